@@ -15,11 +15,9 @@ from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Table, as_change, digits, inert, numeric, tabulate, text
 
 TONES = {
-    gate.REGRESSED: "bad",
-    **dict.fromkeys(gate.ABSENT, "bad"),
+    **dict.fromkeys((gate.REGRESSED, *gate.ABSENT), "bad"),
     **dict.fromkeys(gate.UNDECIDED, "doubt"),
-    gate.OK: "good",
-    gate.BETTER: "good",
+    **dict.fromkeys((gate.OK, gate.BETTER), "good"),
 }
 JUNIT = {
     gate.REGRESSED: "failure",
