@@ -59,7 +59,6 @@ def light(name: str) -> str:
 
 
 STYLE = {  # of all plots
-    "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
     "text.color": light("ink"),
