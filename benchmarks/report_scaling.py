@@ -251,16 +251,17 @@ def columns(name: str, record: LaunchRecord, rows: int, **given: Any) -> pa.Tabl
 
 
 def report(run: Path, out: str) -> Measured:
-    """Call ``bench report`` on a run: once for its time, and again to look at its memory, which takes time from it."""
+    """Call ``bench report`` on a run: once for its time, and again to look at its memory, which takes time from it. The
+    processor time is that of the call that took less: other work on the machine only adds to it."""
     rows = {name: pq.ParquetFile(run / f"{name}.parquet").metadata.num_rows for name in ("steps", "memory", "device")}
     wall_s, usage, _ = called(run, out, look=False)
-    peak_mib = called(run, out, look=True)[2]
+    _, again, peak_mib = called(run, out, look=True)
     return Measured(
         step_rows=rows["steps"],
         memory_rows=rows["memory"],
         device_rows=rows["device"],
         wall_s=wall_s,
-        cpu_s=usage.ru_utime + usage.ru_stime,
+        cpu_s=min(one.ru_utime + one.ru_stime for one in (usage, again)),
         peak_mib=max(peak_mib, usage.ru_maxrss / 1024.0),
         page_bytes=os.path.getsize(os.path.join(out, "index.html")),
     )
