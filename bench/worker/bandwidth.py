@@ -6,7 +6,6 @@ does with its buckets.
 """
 
 import os
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -36,15 +35,11 @@ MOST_MS = 6000.0
 
 
 def perform(plan: Plan, report: Report) -> dict[str, object]:
-    """Time all-reduces by size and train nothing."""
-    return run(plan.parts.device, report("measure", of=len(PLAN)))
-
-
-def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, object]:
-    """Time everything of :data:`PLAN`. Of each of ``sizes`` ``bytes`` and ``at_once``, how many, and ``times_ms``, its
-    samples: the time of all at once over their number as this rank saw it. ``left_out``: why larger ones are missing.
-    All ranks take the same steps. ``on_turn(k)`` is called after each.
+    """Time everything of :data:`PLAN`, and train nothing. Of each of ``sizes`` ``bytes`` and ``at_once``, how many, and
+    ``times_ms``, its samples: the time of all at once over their number as this rank saw it. ``left_out``: why larger
+    ones are missing. All ranks take the same steps.
     """
+    device, on_turn = plan.parts.device, report("measure", of=len(PLAN))
     sizes: list[dict[str, object]] = []
     left_out = None
     alone_ms: dict[int, float] = {}

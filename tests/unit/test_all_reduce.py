@@ -106,7 +106,8 @@ def test_a_size_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(worker, "MOST_MS", 40.0)
     monkeypatch.setattr(worker, "transport", lambda environment: None)
     turns: list[int] = []
-    found = worker.run(torch.device("cpu"), turns.append)["bandwidth"]
+    plan: Any = SimpleNamespace(parts=SimpleNamespace(device=torch.device("cpu")))
+    found = worker.perform(plan, lambda phase, of: turns.append)["bandwidth"]
     done = [(one["at_once"], one["bytes"]) for one in found["sizes"]]
     assert done == [turn for turn in worker.PLAN if turn not in ((3, 16 << 20), (1, 64 << 20))]
     assert found["left_out"].startswith("some all-reduces were left out: 3 at once of 16,384 KiB would take")
