@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from time import perf_counter_ns
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bench.core.job import Computation
+from bench.core.job import SMALL_STEPS, Computation
 from bench.worker import data, probe, work
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import double_by_default, use_tf32
@@ -66,41 +66,36 @@ def own(job: Parts) -> dict[Batch, list[Computation]]:
 
 def steps(job: Parts) -> int:
     """How many steps all passes of this process have together."""
-    small = job.workload.in_small(0, 1)
-    return sum(len(same) * LOSSES + small.pool_batches + 1 for same in own(job).values())
+    return sum(len(same) * LOSSES + SMALL_STEPS + 1 for same in own(job).values())
 
 
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
-    """Compute what every scenario is held against."""
-    assert plan.probe_seed is not None
-    passes, work_of_a_step = run(plan.parts, plan.probe_seed, report("measure", of=steps(plan.parts)))
-    return {"passes": passes, "work": work_of_a_step}
-
-
-def run(
-    job: Parts, probe_seed: int, on_step: Callable[[int], None]
-) -> tuple[list[dict[str, object]], dict[str, object]]:
-    """For each computation of this process the ``loss`` of the global batch in fp32, for the first steps, ``step_ms``,
-    the quickest of those after the first, and the fields of :class:`Double`. From rank 0 besides, what the first step
-    is in FLOPs and bytes.
+    """Compute what every scenario is held against. ``passes``: for each computation of this process the ``loss`` of the
+    global batch in fp32, for the first steps, ``step_ms``, the quickest of those after the first, and the fields of
+    :class:`Double`. ``work``: from rank 0, what the first step is in FLOPs and bytes.
     """
+    assert plan.probe_seed is not None
+    job = plan.parts
+    on_step, done = report("measure", of=steps(job)), count(1)
+
+    def tick() -> None:
+        on_step(next(done))
+
     probe.keep_freed()
-    done = iter(range(1, 1 + steps(job)))
     use_tf32(False, False)
     passes, counted = [], dict[str, object]()
     for (replicas, examples), same in own(job).items():
-        small = replace(job, job=replace(job.job, workload=job.workload.in_small(probe_seed, examples)))
+        small = replace(job, job=replace(job.job, workload=job.workload.in_small(plan.probe_seed, examples)))
         with double_by_default():
-            double = _in_double(small, replicas, lambda: on_step(next(done)))
+            double = _in_double(small, replicas, tick)
         for computation in same:
             if computation.threads:
                 torch.set_num_threads(computation.threads)
-            count = job.rank == 0 and not counted
-            losses, step_ms, counter = _train(job, computation, lambda: on_step(next(done)), count)
+            losses, step_ms, counter = _train(job, computation, tick, job.rank == 0 and not counted)
             if counter:
                 counted = work.of_training(counter, job, job.workload.global_batch)
             passes.append({"computation": asdict(computation), "loss": losses, "step_ms": step_ms, **asdict(double)})
-    return passes, counted
+    return {"passes": passes, "work": counted}
 
 
 Chunks = list[tuple[data.Batch, float]]
@@ -120,15 +115,15 @@ def _loader(job: Parts, replicas: int) -> Callable[[], Chunks]:
 
 
 def _train(
-    job: Parts, computation: Computation, tick: Callable[[], None], count: bool
+    job: Parts, computation: Computation, tick: Callable[[], None], counts: bool
 ) -> tuple[list[float], float, work.Counter | None]:
-    """The losses of the first steps in fp32, the quickest of those after the first (ms), and what ``count`` counts
-    in the first."""
+    """The losses of the first steps in fp32, the quickest of those after the first (ms), and, where it ``counts`` them,
+    the operations of the first."""
     load, criterion = _loader(job, computation.replicas), loss_of(job.workload)
     model = job.build_model().to(job.device)
     optimizer = job.build_optimizer(model.parameters())
     around = Around(job.workload, model, optimizer, list(model.parameters()))
-    counter = work.Counter(model) if count else None
+    counter = work.Counter(model) if counts else None
     losses, marks = list[float](), list[int]()
     for step in range(TIMED):
         if step >= LOSSES and marks[-1] - marks[0] > LONG_NS:

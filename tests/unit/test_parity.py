@@ -290,7 +290,8 @@ def test_processes_of_the_reference_share_the_cores(cores: int, threads: tuple[i
 def test_the_reference_is_a_loop_written_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks, clock = list[int](), accumulate([0, 52, *[2] * 9], lambda before, ms: before + 1_000_000 * ms)
     monkeypatch.setattr(worker_reference, "perf_counter_ns", lambda: next(clock))  # something holds up one step
-    (one_pass,), _ = worker_reference.run(parts(), 7, ticks.append)
+    plan: Any = SimpleNamespace(parts=parts(), probe_seed=7)
+    (one_pass,) = worker_reference.perform(plan, lambda phase, of: ticks.append)["passes"]
     assert ticks == list(range(1, 1 + worker_reference.steps(parts())))
     small = parts().workload.in_small(7, 2 * EXAMPLES)
     with double_by_default():
