@@ -22,7 +22,7 @@ from bench.worker.diagnose import Load
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import ApexAmp
 from bench.worker.rank import barrier
-from bench.worker.session import Session
+from bench.worker.session import Session, sharded
 from bench.worker.workload import map_tensors
 
 FEWEST_PAIRS, FEWEST_STEPS = 2, 6
@@ -46,14 +46,12 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
     wanted = plan.parts.job.checkpoint
     assert wanted is not None
     load, session, _, ran = plan.warmed_up(report)
-    tick = report("checkpoint", of=steps_of(wanted))
-    return {"effective": ran, "checkpoint": run(session, load, wanted, tick)}
+    return {"effective": ran, "checkpoint": run(session, load, wanted, report("checkpoint", of=steps_of(wanted)))}
 
 
 def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], None]) -> dict[str, object]:
     """For :class:`bench.runs.experiments.CheckpointLook` (ms), and ``size_mib`` of the files. Every rank calls it."""
-    kind: type[Torch | Distributed] = Torch if wanted.how == "torch" else Distributed
-    keeper = kind(session, wanted)
+    keeper: Torch | Distributed = Torch(session, wanted) if wanted.how == "torch" else Distributed(session, wanted)
     times: dict[str, list[float]] = {"saving_ms": [], "plain_ms": [], "save_ms": []}
     done = 0
 
@@ -86,8 +84,7 @@ def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], 
     begin = _now(session)
     keeper.load()
     loaded = _now(session)
-    same = fingerprint.checksum(session.weights()) == saved
-    if session.parts.rank == 0 and not same:
+    if fingerprint.checksum(session.weights()) != saved and session.parts.rank == 0:
         raise BenchError("the weights that were loaded from the checkpoint are not those that were saved")
     next_step = _now(session)
     step()
@@ -148,9 +145,8 @@ class Torch(Keeper):
     def load(self) -> dict[str, Any]:
         """Put back what the file has, and return it."""
         state: dict[str, Any] = torch.load(self.file, map_location=self.session.parts.device, weights_only=True)
-        now = {"model": self.session.model.state_dict(), "optimizer": {}}
-        if not self.dealt_out:
-            now["optimizer"] = self.session.optimizer.state_dict()
+        optimizer = {} if self.dealt_out else self.session.optimizer.state_dict()
+        now = {"model": self.session.model.state_dict(), "optimizer": optimizer}
         self.put_back({**state, **_dealt_out(now, {name: state[name] for name in now})}, self.session.optimizer)
         barrier()
         return state
@@ -204,10 +200,8 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def _dealt_out(now: Any, whole: Any) -> Any:
     """The tree ``whole`` with shards where the tree ``now`` has some; a key is in both, or ``whole`` is taken."""
-    if isinstance(now, Tensor) and hasattr(now, "device_mesh"):
-        from torch.distributed.tensor import distribute_tensor
-
-        return distribute_tensor(whole, now.device_mesh, now.placements)
+    if isinstance(now, Tensor):
+        return sharded(whole, now)
     if isinstance(whole, dict):
         return {key: _dealt_out(now.get(key), one) if isinstance(now, dict) else one for key, one in whole.items()}
     return whole
@@ -230,8 +224,7 @@ def _room(folder: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # torch's CheckpointException is no Exception
-        full = shutil.disk_usage(folder).free / 2**20 < LEFT_MIB
-        if full or any(sign in str(error).lower() for sign in NO_ROOM):
+        if shutil.disk_usage(folder).free / 2**20 < LEFT_MIB or any(sign in str(error).lower() for sign in NO_ROOM):
             remedy = "free space there, or give another disk with --out"
             raise BenchError(f"the disk of {folder} is full: a checkpoint does not fit; {remedy}") from error
         raise

@@ -160,8 +160,7 @@ class Session:
         self._batch = [partial(change, parts) for change in parts.functions("batch").values()]
         self._loss, self._weight = loss_of(parts.workload), weight_of(parts.workload)
         amp = ApexAmp if parts.amp == "apex" else Amp
-        precision = precision_of(parts.job.precision, parts.half)
-        self.amp = amp(precision, parts.device, optimizer or parts.build_optimizer)
+        self.amp = amp(precision_of(parts.job.precision, parts.half), parts.device, optimizer or parts.build_optimizer)
         model = parts.build_model() if places else parts.build_model().to(parts.device)
         for change in parts.functions("model").values():
             model = change(parts, model)
@@ -199,8 +198,7 @@ class Session:
     def _loss_of(self, batch: Batch) -> Tensor:
         with self.amp.context():
             loss = self._loss(self._call, batch)
-        refused = wrong_loss(self.parts.workload, loss)
-        if refused is not None:
+        if (refused := wrong_loss(self.parts.workload, loss)) is not None:
             raise BenchError(f"{refused.problem}; {refused.remedy}")
         return loss
 
@@ -302,7 +300,7 @@ class Session:
         with torch.no_grad():
             for parameter, updated, weight in zip(self.model.parameters(), self.updated(), weights, strict=True):
                 for tensor in (parameter,) if updated is parameter else (parameter, updated):
-                    _fill(tensor, weight)
+                    tensor.copy_(sharded(weight, tensor))
 
     def forget(self) -> None:
         """Bring the optimizer, and those that it is made of, to the state before its first step."""
@@ -333,12 +331,10 @@ def copied(loss: Tensor) -> Tensor:
     return loss.detach().clone()
 
 
-def _fill(tensor: Tensor, whole: Tensor) -> None:
-    """Set a tensor, or this rank's part of it where it is torch's DTensor."""
-    if hasattr(tensor, "device_mesh"):
-        from torch.distributed.tensor import distribute_tensor
+def sharded(whole: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor in shards as ``like`` is, where that is torch's DTensor."""
+    if not hasattr(like, "device_mesh"):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
 
-        part = distribute_tensor(whole.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements)
-        tensor.copy_(part)
-    else:
-        tensor.copy_(whole)
+    return distribute_tensor(whole.to(like.device, like.dtype), like.device_mesh, like.placements)
