@@ -18,9 +18,7 @@ def ranks(devices):
 def obstacle(device, devices):
     if device == "cpu":
         return "it needs two GPUs for each rank and this is the CPU; run it on a machine with GPUs"
-    if devices % 2:
-        return f"it needs two GPUs for each rank and {devices} were chosen; choose an even number"
-    return None
+    return f"it needs two GPUs for each rank and {devices} were chosen; choose an even number" if devices % 2 else None
 
 
 LABEL = "torch DDP, two GPUs a rank"

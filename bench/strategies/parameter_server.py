@@ -96,9 +96,8 @@ def join(parts, trainers):
     scheme = "bench-rpc"
     store = distributed.PrefixStore(scheme, _get_default_store())
     distributed.register_rendezvous_handler(scheme, lambda url, **_: iter([(store, parts.rank, parts.world_size)]))
-    threads = trainers + 4  # a trainer's call waits in one
-    options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=threads, rpc_timeout=parts.job.rendezvous_timeout_s, init_method=f"{scheme}://"
+    options = rpc.TensorPipeRpcBackendOptions(  # a trainer's call waits in one of the threads
+        num_worker_threads=trainers + 4, rpc_timeout=parts.job.rendezvous_timeout_s, init_method=f"{scheme}://"
     )
     name = NAME if parts.rank == trainers else f"trainer{parts.rank}"
     rpc.init_rpc(name, rank=parts.rank, world_size=parts.world_size, rpc_backend_options=options)

@@ -24,9 +24,7 @@ def effect(session, ran):
     from torch._inductor import cudagraph_trees
 
     manager = cudagraph_trees.get_manager(session.parts.device.index, create_if_none_exists=False)
-    if manager is None:
-        return f"torch made no CUDA graphs ({counters['inductor']['cudagraph_skips']} skipped)"
-    return None
+    return f"torch made no CUDA graphs ({counters['inductor']['cudagraph_skips']} skipped)" if manager is None else None
 
 
 def recipe(switches):

@@ -18,8 +18,7 @@ def obstacle(device):
 
 
 def begin(parts):
-    shared = cores(parts) & os.sched_getaffinity(0)
-    if not shared:
+    if not (shared := cores(parts) & os.sched_getaffinity(0)):
         from bench.core.errors import BenchError
 
         why = "numa: this process may use no core of its GPU's NUMA node"

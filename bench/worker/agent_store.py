@@ -23,8 +23,7 @@ def main(arguments: list[str]) -> int:
         for line in sys.stdin:
             if text := line.strip():
                 store.set(KEY, text)
-            known = store.get(KEY).decode() if store.check([KEY]) else "null"
-            print(known, flush=True)
+            print(store.get(KEY).decode() if store.check([KEY]) else "null", flush=True)
     except DistError as error:
         print(str(error).partition("\n")[0], file=sys.stderr)
         return 1

@@ -18,8 +18,7 @@ from bench.seams.strategy import APEX_MODULES, Strategy, amp_obstacle
 
 def add_to_path(apex_path: str | None) -> None:
     """Let ``import apex`` take the checkout that ``--apex`` names."""
-    root = search_path(apex_path)
-    if root is not None and root not in sys.path:
+    if (root := search_path(apex_path)) is not None and root not in sys.path:
         sys.path.insert(0, root)
 
 
@@ -28,12 +27,9 @@ def probe(apex_path: str | None) -> dict[str, Any]:
     add_to_path(apex_path)
     files = classify(apex_path)
     there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
-    problems: dict[str, str | None] = {}
-    for name in APEX_MODULES:
-        problems[name] = _import_problem(name) if there[name] else files.explanation
-    version = None
-    if files.kind == "nvidia" and problems["apex.amp"] is None:
-        version = getattr(sys.modules["apex"], "__version__", None)
+    problems = {name: _import_problem(name) if there[name] else files.explanation for name in APEX_MODULES}
+    imported = files.kind == "nvidia" and problems["apex.amp"] is None
+    version = getattr(sys.modules["apex"], "__version__", None) if imported else None
     return {**asdict(files), "version": version, "problems": problems}
 
 
@@ -69,6 +65,5 @@ def implementations(
         return impl == "apex" or (impl == "auto" and obstacle is None)
 
     amp = "apex" if job.precision != "O0" and "apex" in strategy.amp and takes("apex.amp") else "native"
-    usable = (one for one in strategy.implementations if one.needs is None or takes(one.needs))
-    chosen = next(usable, None)
-    return amp, chosen.name if chosen else None, problem
+    implementation = next((one.name for one in strategy.implementations if one.needs is None or takes(one.needs)), None)
+    return amp, implementation, problem

@@ -86,12 +86,11 @@ class Beats:
 
     def position(self, rank: int) -> Position | None:
         """Where this rank is; None before its first mark."""
-        found = [(step, ticks) for step, ticks in self.windows(rank) if ticks]
-        if not found:
-            return None
-        step, ticks = found[-1]
-        done, phase = divmod(len(ticks) - 1, MARKS_PER_STEP)
-        return Position(done=step + done, phase=PHASES[phase])
+        for step, ticks in reversed(self.windows(rank)):
+            if ticks:
+                done, phase = divmod(len(ticks) - 1, MARKS_PER_STEP)
+                return Position(done=step + done, phase=PHASES[phase])
+        return None
 
     def steps(self, rank: int) -> list[dict[str, float | int]]:
         """The steps that this rank has finished, as rows: ``start_ns``, phases and ``step_ms``."""

@@ -237,9 +237,8 @@ def category(event: Any) -> str:
     if phase_of(event) == "data":
         return "input"  # a copy to the device is a _to_copy, as a cast is
     while event is not None:
-        found = _CATEGORY_OF.get(event.name)
-        if found is not None:
-            return found
+        if event.name in _CATEGORY_OF:
+            return _CATEGORY_OF[event.name]
         if event.name.startswith(EXCHANGES):
             return "communication"
         if event.name == "optimizer" or event.name.startswith("Optimizer.step#"):

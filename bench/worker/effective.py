@@ -154,10 +154,9 @@ def _apex_kernels(found: Ran) -> bool | None:
 def _scaler(session: Session) -> dict[str, object] | None:
     if session.scaler is None:
         return None
-    scaler, name = session.scaler, class_name(session.scaler)
-    if isinstance(session.amp, ApexAmp):
-        return {"class": name, "dynamic": bool(scaler.dynamic), "scale": float(scaler.loss_scale())}
-    return {"class": name, "dynamic": True, "scale": float(scaler.get_scale())}
+    scaler, by_apex = session.scaler, isinstance(session.amp, ApexAmp)
+    scale = scaler.loss_scale() if by_apex else scaler.get_scale()
+    return {"class": class_name(scaler), "dynamic": not by_apex or bool(scaler.dynamic), "scale": float(scale)}
 
 
 def _backend_class(device: torch.device) -> str:

@@ -50,11 +50,10 @@ class Notes:
 
     def read(self) -> list[tuple[str, int, float]]:
         """The same with milliseconds since the first."""
-        if self.device.type == "cpu":
-            begin = self.moments[0][2]
-            return [(what, size, (at - begin) / 1e6) for what, size, at in self.moments]
-        torch.cuda.synchronize(self.device)
         first = self.moments[0][2]
+        if self.device.type == "cpu":
+            return [(what, size, (at - first) / 1e6) for what, size, at in self.moments]
+        torch.cuda.synchronize(self.device)
         return [(what, size, first.elapsed_time(at)) for what, size, at in self.moments]
 
 
@@ -143,6 +142,5 @@ def summed(steps: list[list[tuple[str, int, float]]]) -> dict[str, object]:
         if what in PHASES:
             ends_ms[what] = at_ms
         elif what != "begin":
-            phase = PHASES[len(ends_ms)]
-            exchanges.append({"kind": what, "phase": phase, "bytes": size, "ready_ms": at_ms})
+            exchanges.append({"kind": what, "phase": PHASES[len(ends_ms)], "bytes": size, "ready_ms": at_ms})
     return {"ends_ms": ends_ms, "exchanges": exchanges, "why_not": None}

@@ -68,16 +68,14 @@ def _of_torch() -> dict[str, object]:
 
     from bench.worker.live import bf16_instructions
 
-    distributed = torch.distributed.is_available()
+    cuda, distributed = torch.version.cuda, torch.distributed.is_available()
     nccl = distributed and torch.distributed.is_nccl_available()
     return {
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "cuda": cuda,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,
         "gloo": distributed and torch.distributed.is_gloo_available(),
         "bf16_instructions": bf16_instructions(),
-        "architectures": torch.cuda.get_arch_list() or torch._C._cuda_getArchFlags().split()
-        if torch.version.cuda
-        else [],
+        "architectures": (torch.cuda.get_arch_list() or torch._C._cuda_getArchFlags().split()) if cuda else [],
         "threads": torch.get_num_threads(),
     }

@@ -42,8 +42,7 @@ class FlatBucketDataParallel(nn.Module):
         self._pending: list[tuple[dist.Work, Tensor, list[Tensor]]] = []
         self._callback_queued = False
         self._synchronise = True
-        group = dist.group.WORLD
-        dist._broadcast_coalesced(group, [p.data for p in module.parameters()], BROADCAST_BYTES, 0)
+        dist._broadcast_coalesced(dist.group.WORLD, [p.data for p in module.parameters()], BROADCAST_BYTES, 0)
         for index, parameter in enumerate(self.parameters_in_use):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 

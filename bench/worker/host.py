@@ -63,8 +63,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
             if message["event"] == "launch":
                 job, command = decode(Job, message["job"]), message["command"]
                 meet = Meet(**message["meet"]) if message["meet"] else None
-                launch = start_launch(job, channel, fresh=fresh, locks=locks, command=command, meet=meet)
-                supervise(launch, channel)
+                supervise(start_launch(job, channel, fresh=fresh, locks=locks, command=command, meet=meet), channel)
     return 0
 
 
@@ -306,10 +305,9 @@ def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket
 def _start_fresh(
     log_path: str, environment: dict[str, str], theirs: socket.socket, inherited: tuple[int, ...], group: int
 ) -> int:
-    arguments = ["rank", str(theirs.fileno()), str(os.getpid())]
     with open(log_path, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", program("bench.worker.start"), *arguments],
+            [sys.executable, "-c", program("bench.worker.start"), "rank", str(theirs.fileno()), str(os.getpid())],
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -60,8 +60,7 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
     operators = [] if reason or job.repeat else captured(session, load)
     leave()  # what follows is done by one rank, which must not wait for the others
     if plan.parts.rank == 0 and not job.repeat:
-        tick = report("operators", of=len(operators))
-        found["operators"], left_out = replayed(operators, device, tick)
+        found["operators"], left_out = replayed(operators, device, report("operators", of=len(operators)))
         found["operators_reason"] = reason or left_out
         counter, examples = Counter(session.model), job.batch_per_replica * len(job.parts_of(0))
         for one in operators:
@@ -294,8 +293,7 @@ class Capture(Operators):
 
     def see(self, func: Any, args: Any, kwargs: dict[str, object]) -> object:
         tensors = tensors_in([args, kwargs])
-        forms = (*map(form, tensors), repr(map_tensors(lambda tensor: None, [args, kwargs])))
-        key = (func, self.phase, forms)
+        key = (func, self.phase, *map(form, tensors), repr(map_tensors(lambda tensor: None, [args, kwargs])))
         if key in self.operators or getattr(func, "is_view", False) or func.namespace in NO_OPERATORS:
             out = func(*args, **kwargs)
         else:
@@ -316,9 +314,7 @@ def form(tensor: Tensor) -> Form:
 
 def remembered(tensor: Tensor) -> Tensor | Form:
     """Indices, flags and scales are kept as they are: an operator may fail with other values."""
-    if tensor.numel() <= SMALL or not tensor.is_floating_point():
-        return tensor.detach().clone()
-    return form(tensor)
+    return tensor.detach().clone() if tensor.numel() <= SMALL or not tensor.is_floating_point() else form(tensor)
 
 
 def captured(session: Session, load: Load) -> list[Operator]:

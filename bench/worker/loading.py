@@ -52,8 +52,7 @@ def perform(plan: Plan, report: Report) -> dict[str, object]:
 def _window(ticks: list[int]) -> dict[str, list[int] | list[float] | list[None]]:
     times_ms = [(end - start) / 1e6 for start, end in pairwise(ticks)]
     nothing = {f"{phase}_ms": [0.0] * len(times_ms) for phase in PHASES if phase != "data"}
-    loss = [None] * len(times_ms)
-    return {"start_ns": ticks[:-1], "data_ms": times_ms, "step_ms": times_ms, "loss": loss, **nothing}
+    return {"start_ns": ticks[:-1], "data_ms": times_ms, "step_ms": times_ms, "loss": [None] * len(times_ms), **nothing}
 
 
 def _read_bytes(pids: list[int]) -> int | None:

@@ -54,8 +54,7 @@ class HostClock:
         pass
 
     def read(self) -> tuple[int, list[float]]:
-        ticks = self.ticks
-        return ticks[0], [(b - a) / 1e6 for a, b in pairwise(ticks)]
+        return self.ticks[0], [(b - a) / 1e6 for a, b in pairwise(self.ticks)]
 
 
 class CudaClock:
@@ -87,8 +86,7 @@ class CudaClock:
 
     def read(self) -> tuple[int, list[float]]:
         # Differences of neighbours, because elapsed_time has the precision of fp32.
-        used = self.events[: self.used]
-        return self.origin_ns, [a.elapsed_time(b) for a, b in pairwise(used)]
+        return self.origin_ns, [a.elapsed_time(b) for a, b in pairwise(self.events[: self.used])]
 
 
 def clock_for(device: torch.device) -> HostClock | CudaClock:

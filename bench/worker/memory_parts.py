@@ -63,8 +63,7 @@ class Look:
         self.kept = Kept(seen, gathered_by_fsdp(model))
 
     def forward(self, batch: Any) -> Tensor:
-        hooks = saved_tensors_hooks(self.kept.pack, self.kept.unpack) if self.reason is None else nullcontext()
-        with hooks:
+        with saved_tensors_hooks(self.kept.pack, self.kept.unpack) if self.reason is None else nullcontext():
             loss = self.session.forward(batch)
         self.bytes["early_gradients"] = self._gradients()
         return loss

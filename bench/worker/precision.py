@@ -168,9 +168,7 @@ class Amp:
 
     def skipped_steps(self) -> Tensor | None:
         """How many steps a gradient that is not finite left out: a copied scalar on the device. None: cannot skip."""
-        if self._skipped_by_kernel is None:
-            return None
-        return self._skipped_by_kernel + (self.calls - self.executed)
+        return None if self._skipped_by_kernel is None else self._skipped_by_kernel + (self.calls - self.executed)
 
 
 def held_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -278,7 +276,6 @@ def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:
     """Cast all floating-point parameters and buffers of ``model`` to ``half`` in place, except those of batch norm."""
     for module in model.modules():
         if not isinstance(module, _BatchNorm):
-            for tensors in (module._parameters, module._buffers):
-                for tensor in tensors.values():
-                    if tensor is not None and tensor.is_floating_point():
-                        tensor.data = tensor.data.to(half)
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                if tensor.is_floating_point():
+                    tensor.data = tensor.data.to(half)

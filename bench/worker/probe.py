@@ -110,11 +110,9 @@ def perform(plan: Plan, report: Report) -> dict[str, Any]:
     keep_freed()
     with double_by_default():
         session = plan.build()
-        seen = {parameter.dtype for parameter in session.model.parameters()}
-        if seen != {torch.float64}:
+        if (seen := {parameter.dtype for parameter in session.model.parameters()}) != {torch.float64}:
             raise BenchError(f"it made the model {' and '.join(map(str, seen))}, and not float64")
-        tick = report("measure", of=plan.parts.workload.pool_batches)
-        return {"double": in_double(session, plan.parts, tick)}
+        return {"double": in_double(session, plan.parts, report("measure", of=plan.parts.workload.pool_batches))}
 
 
 def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str, object]:

@@ -64,8 +64,7 @@ def lines(logs: dict[int, str]) -> dict[int, Line | None]:
 def _innermost(text: str) -> Line | None:
     """The first line of the main thread's stack, which comes last of all threads' and most recent call first."""
     _, _, main = text.rpartition("thread 0x" if "Current thread" in text else "Thread 0x")
-    match = _FRAME.search(main)
-    if match is None:
+    if (match := _FRAME.search(main)) is None:
         return None
     file, line, function = match.groups()
     return Line(f"{os.path.basename(file)}:{line} in {function}", _OF_LIBRARIES.search(file) is None)

@@ -121,7 +121,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
     watch = live.TypeWatch(session.model)
     warmup = loop.run_window(session, load, steps, device=device, on_step=report("warmup"), note=note)
     barrier()
-    skipped_before = session.skipped_steps()
+    skipped_warm = session.skipped_steps()
     warm = live.peaks(device)
     _forget_peaks(device)
     cpu_before = time.process_time()
@@ -135,9 +135,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, object]:
         "host_lead_ms": statistics.median(measured.lead_ms) if measured.lead_ms else None,
         "cpu_s": cpu_s,
         "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
-        "skipped_steps": None
-        if skipped is None or skipped_before is None
-        else int(skipped.item() - skipped_before.item()),
+        "skipped_steps": int(skipped - skipped_warm) if skipped is not None and skipped_warm is not None else None,
         "allocator": _whole_and_steady(warm, live.peaks(device)),
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
@@ -178,16 +176,14 @@ def settle(job: Job, rank: int) -> torch.device:
     visible, expected = job.devices_on(job.ranks[rank].host), job.ranks[rank].devices[0]
     device = torch.device("cuda", visible.index(expected))
     torch.cuda.set_device(device)
-    actual = live.device_uuid(device)
-    if actual != expected:
+    if (actual := live.device_uuid(device)) != expected:
         raise BenchError(f"local rank {job.ranks[rank].local_rank} sees GPU {actual} where {expected} was chosen")
     return device
 
 
 def _store(job: Job, rank: int) -> dist.Store | None:
     """The store that the ranks meet over: a socket that the launcher bound to port 0; None without one."""
-    fd = os.environ.get(STORE_FD)
-    if fd is None:
+    if (fd := os.environ.get(STORE_FD)) is None:
         return None
     listening = {"is_master": True, "master_listen_fd": int(fd)} if rank == 0 else {"is_master": False}
     return dist.TCPStore(

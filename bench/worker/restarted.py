@@ -46,8 +46,7 @@ def main(folder: str) -> None:
     diary.note("up")
     device = rank.settle(job, number)
     if job.group:
-        store = dist.FileStore(os.path.join(folder, f"ranks-{turn}"), job.processes)
-        rank.join(job, number, device, store)
+        rank.join(job, number, device, dist.FileStore(os.path.join(folder, f"ranks-{turn}"), job.processes))
     diary.note("joined")
     with by_fp32.by_fp32(job):
         train(Plan.of(job, number, device), job.checkpoint, diary)

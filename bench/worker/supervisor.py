@@ -134,8 +134,7 @@ class Launch:
 
     def cause(self) -> Failure | None:
         """The first failure that is not the consequence of another."""
-        own = [failure for failure in self.failures if not failure.collateral]
-        return next(iter(own or self.failures), None)
+        return min(self.failures, key=lambda failure: failure.collateral, default=None)
 
     def kill(self) -> None:
         """End the launch: its process group, and each rank that has left the group. All are reaped when it is over, so
@@ -297,8 +296,7 @@ def _reap(launch: Launch, control: Channel) -> None:
         elif launch.silent(rank):
             *_, last = ["", *log_end(rank.log)]
             limit = f" ({last}; {remedy})" if (remedy := remedy_of(last)) else ""
-            reason = f"{where}: left with exit status {rank.exit_status} and no result{limit}"
-            launch.fail(rank.number, "error", reason)
+            launch.fail(rank.number, "error", f"{where}: left with exit status {rank.exit_status} and no result{limit}")
 
 
 def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:

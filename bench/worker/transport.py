@@ -18,10 +18,8 @@ def transport(environment: Mapping[str, str]) -> dict[str, object]:
         version = ".".join(map(str, torch.cuda.nccl.version()))
         why = "NCCL does not report its path; NCCL_DEBUG=INFO writes it to the logs of the ranks"
         return known | {"library": f"NCCL {version}", "reason": why}
-    interface = environment.get("GLOO_SOCKET_IFNAME")
-    if not interface:
-        why = "GLOO_SOCKET_IFNAME is not set, and gloo does not report which interface it chose"
-        return known | {"reason": why}
+    if not (interface := environment.get("GLOO_SOCKET_IFNAME")):
+        return known | {"reason": "GLOO_SOCKET_IFNAME is not set, and gloo does not report which interface it chose"}
     speeds = {name: nominal_mbit(name) for name in interface.split(",")}
     unknown = [name for name, mbit in speeds.items() if mbit is None]
     return known | {

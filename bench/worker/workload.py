@@ -224,11 +224,9 @@ def loss_of(workload: Training) -> Loss:
 def example_of(workload: Training) -> Callable[[int], Batch]:
     """Raises :class:`BenchError` if there is more or less real data than when the run began."""
     opened = _open(workload)
-    if workload.data is not None:
-        count = opened.module.size(opened.work)
-        if count != workload.examples:
-            began = f"{workload.examples} examples when the run began and {count} now"
-            raise BenchError(f"{workload.data} had {began}; start a new run")
+    if workload.data is not None and (count := opened.module.size(opened.work)) != workload.examples:
+        began = f"{workload.examples} examples when the run began and {count} now"
+        raise BenchError(f"{workload.data} had {began}; start a new run")
     return lambda index: opened.module.example(opened.work, index)
 
 
@@ -339,8 +337,7 @@ def contradictions(workload: Training, hyperparameters: dict[str, object]) -> li
         if actual != value:
             begun = " (a schedule must begin with the setting)" * hasattr(_open(workload).module, "schedule")
             found.append(f"the setting {name} is {value}, but the optimizer has {actual}{begun}")
-    unused = sorted(set(workload.settings) - _open(workload).work.used)
-    if unused:
+    if unused := sorted(set(workload.settings) - _open(workload).work.used):
         found.append(f"nothing in {workload.file} uses the setting {' or '.join(unused)}")
     return found
 

@@ -316,8 +316,7 @@ def _live() -> Any:
     name = "_bench_attached_live"
     if name not in sys.modules:
         path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "live.py")
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
+        spec: Any = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
@@ -335,8 +334,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     root = _root(modules, {id(p) for p in parameters})
     wrapper = next((m for m in root.modules() if type(m).__name__ in WRAPPERS), root) if root is not None else None
     model = _inner(wrapper)
-    compiled = any(type(m).__name__ == "OptimizedModule" for m in modules)
-    if model is not None and not compiled:
+    if model is not None and not any(type(m).__name__ == "OptimizedModule" for m in modules):
         state.watch = live.TypeWatch(model, outside=True)
     of_model = list(model.parameters()) if model is not None else parameters
     cuda = device.type == "cuda"
