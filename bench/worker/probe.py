@@ -1,6 +1,6 @@
 """Whole steps outside of windows that show what a session trains.
 
-:func:`in_double` is a launch of its own: the strategy, its options and its switches are built once more, around the
+:func:`perform` is a launch of its own: the strategy, its options and its switches are built once more, around the
 model in double precision, and trained for a few steps, from weights and on batches that nobody could foresee. Rounding
 is 1e-9 there, so its gradients and buffers are those of one process (:mod:`bench.worker.reference`) or it trains
 something else. Each step begins at the same weights, so that a rounding does not grow; the optimizer's state goes on.
@@ -24,7 +24,7 @@ from bench.worker import data, fingerprint
 from bench.worker.memory_parts import Look
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import double_by_default
-from bench.worker.session import Parts, Session
+from bench.worker.session import Session
 from bench.worker.workload import Around, cast_floats, tiny
 
 MOST_SKIPPED = 24
@@ -105,24 +105,19 @@ def perturb(weights: Sequence[Tensor], relative: float, seed: int) -> None:
             weight.mul_((1 + relative * noise).to(weight.device))
 
 
+@double_by_default()
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
-    """Train in double precision."""
-    keep_freed()
-    with double_by_default():
-        session = plan.build()
-        if (seen := {parameter.dtype for parameter in session.model.parameters()}) != {torch.float64}:
-            raise BenchError(f"it made the model {' and '.join(map(str, seen))}, and not float64")
-        return {"double": in_double(session, plan.parts, report("measure", of=plan.parts.workload.pool_batches))}
-
-
-def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str, object]:
-    """Train as this rank. All ranks call it.
+    """Train in double precision. All ranks call it.
 
     ``gradients``: of each step a sketch of each tensor. Of rank 0 besides, by step and tensor: ``buffers``, sketches of
     how they changed, and ``updates`` (:data:`Updates`).
     """
-    model, mine = session.model, parts.job.parts_of(parts.rank)
-    load = data.feeds(parts.workload, parts.job.replicas, [mine], parts.device)
+    keep_freed()
+    session, parts = plan.build(), plan.parts
+    model = session.model
+    if (seen := {parameter.dtype for parameter in model.parameters()}) != {torch.float64}:
+        raise BenchError(f"it made the model {' and '.join(map(str, seen))}, and not float64")
+    tick, load = report("measure", of=parts.workload.pool_batches), plan.load()
     session.capture = session.changes_gradients
     begin = State.of(model, session.whole)
     plain = Plain(session, begin.weights) if parts.rank == 0 else None
@@ -141,7 +136,7 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
             buffers.append(sketches(first or begin.changes(model)))
             updates.append(plain.step(begin.weights, made, *after))
         tick(step + 1)
-    return {"gradients": gradients, "buffers": buffers, "updates": updates}
+    return {"double": {"gradients": gradients, "buffers": buffers, "updates": updates}}
 
 
 def own_step(session: Session, batch: data.Batch, look: Look, *, main: bool) -> Updates:

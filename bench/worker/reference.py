@@ -1,7 +1,7 @@
 """The reference of all launches: one process that accumulates the replicas' chunks, without any strategy.
 
 For each way in which launches cut a batch into chunks (:class:`bench.core.job.Computation`) it does the steps of
-:func:`bench.worker.probe.in_double`, in double precision, the first of them once more with weights that were moved by a
+:func:`bench.worker.probe.perform`, in double precision, the first of them once more with weights that were moved by a
 rounding. It also trains the first steps of the run in fp32, without TF32, on as many threads as a launch's rank has.
 """
 
