@@ -42,7 +42,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     """Answer ``prepare`` and ``launch`` messages until the channel closes. ``locks``: descriptors that the ranks
     inherit, so that a lock is held until the last of them is gone.
     """
-    started, cores = time.monotonic(), os.sched_getaffinity(0)
+    cores = os.sched_getaffinity(0)
     try:
         with _importing():
             description = _describe(apex_path)
@@ -52,8 +52,8 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
         return 1
     adopt_orphans()
     fresh = fresh or _threads() != 1  # a library of this interpreter started some: every fork would be a gamble
-    about = {"pid": os.getpid(), "ready_s": time.monotonic() - started, "fresh": fresh, "threads": _threads()}
-    channel.send(event="ready", bound=os.sched_getaffinity(0) != cores, **about, **description)
+    bound = os.sched_getaffinity(0) != cores
+    channel.send(event="ready", bound=bound, fresh=fresh, threads=_threads(), **description)
     while not channel.closed:
         for message in channel.receive():
             if message["event"] == "prepare":
@@ -139,13 +139,7 @@ def _describe(apex_path: str | None) -> dict[str, object]:
 
 
 def start_launch(
-    job: Job,
-    control: Channel,
-    *,
-    fresh: bool,
-    locks: tuple[int, ...] = (),
-    command: list[str] | None = None,
-    meet: Meet | None = None,
+    job: Job, control: Channel, *, fresh: bool, locks: tuple[int, ...], command: list[str] | None, meet: Meet | None
 ) -> Launch:
     """Start the ranks of ``job`` in a process group of their own, or ``command``, the launcher that starts them. Of a
     job on several hosts (``meet``) those of this one. Where the system refuses (no descriptors, processes or memory),

@@ -66,7 +66,7 @@ def test_the_first_failure_is_named(execute: Callable[..., Executed], fault: str
 )
 def test_a_launcher_that_cannot_be_started(tmp_path: Path, command: str, folder: str, reason: str) -> None:
     job = replace(JOB, logs=str(tmp_path / folder))
-    launch = server.start_launch(job, Mock(), fresh=False, command=[command])
+    launch = server.start_launch(job, Mock(), fresh=False, locks=(), command=[command], meet=None)
     failure = launch.cause()
     assert failure is not None and f"{reason}, so no rank was started" in failure.reason and launch.over
     assert launch.door is not None
