@@ -5,14 +5,9 @@ from contextlib import contextmanager
 
 from bench.seams import Implementation, Rank, Recipe, Strategy
 
-
-def ranks(devices):
-    return (Rank(devices=tuple(range(devices)), replicas=devices, on_cpu=1),)
-
-
 STRATEGY = Strategy(
     label="DataParallel",
-    ranks=ranks,
+    ranks=lambda devices: (Rank(devices=tuple(range(devices)), replicas=devices, on_cpu=1),),
     group=False,
     implementations=(
         Implementation(name="torch", label="DataParallel", wrapper="torch.nn.parallel.data_parallel.DataParallel"),

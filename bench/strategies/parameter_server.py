@@ -8,10 +8,6 @@ place of a ring. The server is a process of its own on the CPU, beside as many t
 from bench.seams import Rank, Strategy, rank_per_device
 
 
-def ranks(devices):
-    return (*rank_per_device(devices), Rank(role="server", devices=(0,), replicas=0))
-
-
 def obstacle(device, devices):
     if device == "cuda":
         return "its server would share a GPU with a trainer, which NCCL refuses; use --device cpu"
@@ -20,7 +16,7 @@ def obstacle(device, devices):
 
 STRATEGY = Strategy(
     label="parameter server",
-    ranks=ranks,
+    ranks=lambda devices: (*rank_per_device(devices), Rank(role="server", devices=(0,), replicas=0)),
     rpc=True,
     obstacle=obstacle,
     precisions=("O0", "O1"),
