@@ -276,10 +276,8 @@ class Session:
     def weights(self) -> Iterator[Tensor]:
         """The weights that the optimizer updates and those that compute, one at a time and whole: where there are
         master weights, both."""
-        updated = held_by(self.optimizer)
-        ours = {id(parameter) for parameter in updated}
-        computing = [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
-        yield from (self.whole(parameter.detach()) for parameter in (*updated, *computing))
+        both = dict.fromkeys((*held_by(self.optimizer), *self.model.parameters()))
+        yield from (self.whole(parameter.detach()) for parameter in both)
 
     @property
     def masters(self) -> list[Tensor]:
