@@ -118,8 +118,7 @@ def sustained(candidates: list[tuple[float, Call]], device: torch.device) -> flo
 
 def seconds(call: Call, device: torch.device, for_s: float) -> float:
     """Of a call, warm: the median of samples of :data:`SAMPLE_S` or one call."""
-    once = max(timed(call, device, 1), 1e-7)
-    once = min(once, max(timed(call, device, 1), 1e-7))
+    once = max(1e-7, min(timed(call, device, 1) for _ in range(2)))
     calls = max(1, int(min(SAMPLE_S, for_s / 3) / once))
     samples, end_ns = list[float](), perf_counter_ns() + for_s * 1e9
     while not samples or perf_counter_ns() < end_ns:

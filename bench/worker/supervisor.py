@@ -185,23 +185,21 @@ def supervise(launch: Launch, control: Channel) -> None:
             control.send(event="alive")
             last_sign_s = time.monotonic()
     _bury(launch)
-    partial = _measured_so_far(launch) if launch.failures else []
     cause = launch.cause()
-    failure = _describe_failure(launch, cause) if cause else None
-    if launch.beats is not None:
-        launch.beats.close()
     control.send(
         event="over",
         status=cause.kind if cause else "ok",
         reason=cause.reason if cause else None,
         first_failed_rank=cause.rank if cause else None,
-        failure=failure,
+        failure=_describe_failure(launch, cause) if cause else None,
         blame=[float(cause.collateral), float(cause.kind == "timeout"), *cause.behind] if cause else None,
         cpu_s=launch.cpu_s + time.process_time() - own_cpu_s,
         ranks=[{"rank": rank.number, "pid": rank.pid, "phase": rank.phase, "step": rank.step} for rank in launch.ranks],
         results=[rank.result for rank in launch.ranks if rank.finished],
-        partial=partial,
+        partial=_measured_so_far(launch) if launch.failures else [],
     )
+    if launch.beats is not None:
+        launch.beats.close()
 
 
 def _let_in(launch: Launch, readable: list[object]) -> None:

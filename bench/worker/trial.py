@@ -81,11 +81,9 @@ def _try(workload: Training, device: torch.device, count: int) -> None:
             what = f"{workload.file}: model(work) returned a model whose lazy layers have no weights yet"
             raise RequestError("--workload", what, "call it once, or give the layers their sizes")
         if any(weight.is_complex() for weight in model.parameters()):
-            what = (
-                f"{workload.file}: model(work) returned a model with complex weights, which no level of precision has"
-            )
+            what = "model(work) returned a model with complex weights, which no level of precision has"
             remedy = "keep them as torch.view_as_real gives them, and call torch.view_as_complex in forward"
-            raise RequestError("--workload", what, remedy)
+            raise RequestError("--workload", f"{workload.file}: {what}", remedy)
         batch = map_tensors(lambda tensor: tensor.to(device), batch)
         floats = {one: one._version for one in tensors_in(batch) if one.is_floating_point()}
         loss = loss_of(workload)(model, batch)

@@ -64,13 +64,11 @@ def _recorder() -> Any:
 
 def _tell(error: Exception) -> None:
     import json
+    from contextlib import suppress
 
     path = os.path.join(os.environ["BENCH_ATTACH"], f"{os.getpid()}.jsonl")
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(json.dumps({"problem": f"{type(error).__name__}: {error}"}) + "\n")
-    except OSError:
-        pass
+    with suppress(OSError), open(path, "w", encoding="utf-8") as file:
+        file.write(json.dumps({"problem": f"{type(error).__name__}: {error}"}) + "\n")
 
 
 def _make_way() -> None:
