@@ -89,7 +89,8 @@ def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], 
     next_step = _now(session)
     step()
     resumed = {"load_ms": loaded - begin, "next_step_ms": _now(session) - next_step}
-    return {**times, **resumed, "size_mib": size_mib(wanted.folder)}
+    size_mib = sum(entry.stat().st_size for entry in os.scandir(wanted.folder)) / 2**20
+    return {**times, **resumed, "size_mib": size_mib}
 
 
 class Keeper:
@@ -137,7 +138,7 @@ class Torch(Keeper):
         if self.dealt_out:
             optimizer.consolidate_state_dict(to=0)
         mine = {} if self.dealt_out and self.rank else optimizer.state_dict()
-        state = map_tensors(_whole, self.state(mine))
+        state = map_tensors(lambda one: one.full_tensor() if hasattr(one, "full_tensor") else one, self.state(mine))
         if self.rank == 0:
             torch.save({**state, **more}, self.file)
         barrier()
@@ -193,11 +194,6 @@ class Distributed(Keeper):
         barrier()
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    """All of it, where this rank has a shard."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
 def _dealt_out(now: Any, whole: Any) -> Any:
     """The tree ``whole`` with shards where the tree ``now`` has some; a key is in both, or ``whole`` is taken."""
     if isinstance(now, Tensor):
@@ -212,10 +208,6 @@ def _now(session: Session) -> float:
     loop.finish(session.parts.device)
     barrier()
     return time.perf_counter_ns() / 1e6
-
-
-def size_mib(folder: str) -> float:
-    return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)) / 2**20
 
 
 @contextmanager

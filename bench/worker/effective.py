@@ -31,7 +31,8 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:
         "compute_dtypes": sorted(dtype_name(dtype) for dtype in watch.outputs),
         "optimizer_settings": workload.settings_of(session.optimizer),
         "scaler": _scaler(session),
-        "backend_class": _backend_class(device) if dist.is_initialized() else None,
+        # such as ProcessGroupNCCL2, which is "nccl" since torch 2.15 (pytorch/pytorch#192281)
+        "backend_class": type(dist.group.WORLD._get_backend(device)).__name__ if dist.is_initialized() else None,
         "memory_format": watch.memory_format,
         "bf16_instructions": None if device.type == "cuda" else live.bf16_instructions(),
         "bf16_by_fp32": by_fp32.ByFp32.used,
@@ -157,11 +158,3 @@ def _scaler(session: Session) -> dict[str, object] | None:
     scaler, by_apex = session.scaler, isinstance(session.amp, ApexAmp)
     scale = scaler.loss_scale() if by_apex else scaler.get_scale()
     return {"class": class_name(scaler), "dynamic": not by_apex or bool(scaler.dynamic), "scale": float(scale)}
-
-
-def _backend_class(device: torch.device) -> str:
-    """The class that communicates, such as ``ProcessGroupNCCL2``, which is "nccl" since torch 2.15
-    (pytorch/pytorch#192281)."""
-    group = dist.group.WORLD
-    assert group is not None
-    return type(group._get_backend(device)).__name__

@@ -81,9 +81,7 @@ class FlatBucketDataParallel(nn.Module):
     def _start(self, bucket: list[int]) -> None:
         gradients = [gradient for index in bucket if (gradient := self.parameters_in_use[index].grad) is not None]
         flat = _flatten_dense_tensors(gradients)
-        work = dist.all_reduce(flat, async_op=True)
-        assert work is not None
-        self._pending.append((work, flat, gradients))
+        self._pending.append((dist.all_reduce(flat, async_op=True), flat, gradients))
 
     def _finish(self) -> None:
         """Runs when the backward pass is over (autograd's callback queue)."""

@@ -27,6 +27,7 @@ from bench.core.children import Unanswered, ask, become_launcher
 from bench.core.codec import decode
 from bench.core.errors import RequestError, remedy_of
 from bench.core.job import Job, Meet, Training
+from bench.seams.execute import PACKAGE
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
 from bench.worker.supervisor import Launch, Rank, oom_kills, supervise
@@ -218,7 +219,9 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
     launch = Launch(job, None, oom_kills=oom_kills())
     try:
         launch.door = Door(job.processes)
-        environment = os.environ | _environment(launch) | launch.door.environment | _off_the_path()
+        environment = os.environ | _environment(launch) | launch.door.environment
+        if os.getcwd() != os.path.dirname(PACKAGE):  # where ranks find bench
+            environment["PYTHONSAFEPATH"] = "1"  # keeps the working directory off a launcher's import path
         with open(launch.launcher_log, "ab") as log:
             launch.launcher = subprocess.Popen(
                 command,
@@ -232,12 +235,6 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
     except OSError as error:
         launch.fail(0, "error", f"{error.filename or command[0]}: {error.strerror}, so no rank was started")
     return launch
-
-
-def _off_the_path() -> dict[str, str]:
-    """Keeps the working directory off a launcher's import path, unless its ranks find bench there."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return {} if os.getcwd() == os.path.dirname(package) else {"PYTHONSAFEPATH": "1"}
 
 
 def _environment(launch: Launch) -> dict[str, str]:

@@ -29,7 +29,9 @@ class Plan:
     @classmethod
     def of(cls, job: Job, rank: int, device: torch.device) -> "Plan":
         strategy, module = discover.load_strategy(job.strategy, job.strategy_file)
-        cuda, problems = device.type == "cuda", _apex_problems(job, device)
+        cuda, problems = device.type == "cuda", job.apex_problems
+        if problems is None:  # under a foreign launcher, where this rank looks itself if it has a GPU
+            problems = apex.probe(job.apex_path)["problems"] if cuda else dict.fromkeys(APEX_MODULES)
         amp, implementation, problem = apex.implementations(strategy, job, cuda=cuda, problems=problems)
         if problem is not None:
             raise BenchError(problem)
@@ -73,11 +75,3 @@ class Plan:
         if wrong:
             raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
         return ran
-
-
-def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
-    """The worker host's findings; under a foreign launcher this rank looks itself, on a GPU, where it matters."""
-    if job.apex_problems is not None:
-        return job.apex_problems
-    problems: dict[str, str | None] = dict.fromkeys(APEX_MODULES)
-    return problems if device.type == "cpu" else apex.probe(job.apex_path)["problems"]

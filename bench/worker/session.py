@@ -156,7 +156,8 @@ class Session:
         self.bound_cores = None if bound == cores else len(bound)
         self.chosen_threads = None if chosen == threads else chosen
         overwrites = any(load_switch(one.name, one.file).overwrites for one in parts.job.switches)
-        self.kept: Callable[[Tensor], Tensor] = copied if overwrites else Tensor.detach
+        # a copy of a loss where the next step writes to where it lay
+        self.kept: Callable[[Tensor], Tensor] = (lambda loss: loss.detach().clone()) if overwrites else Tensor.detach
         self._batch = [partial(change, parts) for change in parts.functions("batch").values()]
         self._loss, self._weight = loss_of(parts.workload), weight_of(parts.workload)
         amp = ApexAmp if parts.amp == "apex" else Amp
@@ -322,11 +323,6 @@ class Session:
         if self._replicas is not None:
             return self._replicas(self.module)
         return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def copied(loss: Tensor) -> Tensor:
-    """A loss that stays what it is when the next step writes to where it lay."""
-    return loss.detach().clone()
 
 
 def sharded(whole: Tensor, like: Tensor) -> Tensor:
