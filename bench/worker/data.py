@@ -138,8 +138,7 @@ class Examples:
             return Broken(f"{self.file}:{at} fails on example {index}: {type(error).__name__}: {error}")
 
     def collate(self, examples: list[object]) -> Batch:
-        broken = next((one for one in examples if isinstance(one, Broken)), None)
-        if broken is not None:
+        if (broken := next((one for one in examples if isinstance(one, Broken)), None)) is not None:
             return broken
         try:
             return self._collate(examples)

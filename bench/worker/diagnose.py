@@ -169,8 +169,7 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, object]:
             tick(step + 1)
         loop.finish(device)
         wall_ms = (time.perf_counter_ns() - start) / 1e6
-    trace = session.parts.job.trace.format(rank=session.parts.rank)
-    if trace:
+    if trace := session.parts.job.trace.format(rank=session.parts.rank):
         os.makedirs(os.path.dirname(trace), exist_ok=True)
         profiler.export_chrome_trace(trace)
         _name_process(trace, f"{session.parts.job.scenario}, rank {session.parts.rank}", session.parts.rank)

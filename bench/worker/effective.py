@@ -39,8 +39,8 @@ def read(session: Session, strategy: Strategy, watch: TypeWatch) -> Ran:
         "bound_cores": session.bound_cores,
         "chosen_threads": session.chosen_threads,
         "versions": versions(),
+        "compiled": _compiled(),
     }
-    found["compiled"] = _compiled()
     found["precision"] = observed_level(found)
     found["apex_kernels"] = _apex_kernels(found)
     looks = session.parts.functions("effect")

@@ -42,8 +42,7 @@ def _torch() -> tuple[str | None, str | None]:
 
 def _torchvision() -> tuple[str | None, str | None]:
     """Its version, and its problem: only its compiled part is loaded; all of it takes longer than torch does."""
-    spec = find_spec("torchvision")
-    if spec is None:
+    if (spec := find_spec("torchvision")) is None:
         return None, "not installed"
     import torch
 

@@ -266,8 +266,7 @@ def _rendezvous(launch: Launch, listener: socket.socket | None) -> dict[str, str
 def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket, others: list[Any], group: int) -> int:
     """``others``: what the rank inherits from the host and is none of its business."""
     parent = os.getpid()
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         os.setpgid(pid, group or pid)
         return pid
     status = 1

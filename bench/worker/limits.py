@@ -353,7 +353,7 @@ def replayed(
 
 def all_reduce_ms(session: Session, device: torch.device) -> float:
     """All gradients exchanged alone, in buckets as large as DDP's (or in one, where there are none)."""
-    size = sum(one.numel() * one.element_size() for one in session.model.parameters() if one.requires_grad)
+    size = sum(one.nbytes for one in session.model.parameters() if one.requires_grad)
     bucket = int(getattr(session.module, "bucket_bytes_cap", size)) or size
     tensors = [torch.zeros(max(1, min(bucket, size - at) // 4), device=device) for at in range(0, size, bucket)]
     _, *samples_ms = (len(tensors) * bandwidth.all_reduce_ms(tensors, 1, device) for _ in range(5))

@@ -274,9 +274,8 @@ class Plain:
         copies = [copy.detach().cpu() for copy in self.copies]
         for copy, start, ours, used, more in zip(copies, begin, *after, amplified, strict=True):
             wide = torch.promote_types(copy.dtype, torch.float32)
-            unit = torch.finfo(copy.dtype).eps / 2
             moved = float((copy.to(wide) - start.to(wide)).norm())
-            rounding = ROUNDINGS * unit * (float(start.to(wide).norm()) + 2 * moved)
+            rounding = ROUNDINGS * torch.finfo(copy.dtype).eps / 2 * (float(start.to(wide).norm()) + 2 * moved)
             off = float((ours.to(wide) - copy.to(wide)).norm())
             same = used.data_ptr() == ours.data_ptr()
             stale = 0.0 if same else float((used.to(wide) - ours.to(used.dtype).to(wide)).norm())

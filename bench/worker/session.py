@@ -288,8 +288,7 @@ class Session:
 
     def updated(self) -> list[Tensor]:
         """The tensor that the optimizer updates for each parameter, as this rank holds it: itself, or its master."""
-        masters = dict(zip(map(id, self.amp.half_weights), self.amp.masters, strict=True))  # whatever their groups
-        if masters:
+        if masters := dict(zip(map(id, self.amp.half_weights), self.amp.masters, strict=True)):  # whatever their groups
             return [masters.get(id(parameter), parameter) for parameter in self.model.parameters()]
         held, of_apex = {id(parameter) for parameter in held_by(self.optimizer)}, iter(self.masters)
         return [one if id(one) in held else next(of_apex, one) for one in self.model.parameters()]

@@ -377,8 +377,7 @@ def _look_at(launch: Launch, rank: Rank) -> None:
 
 def _end_stalled(launch: Launch, what: str) -> None:
     """Name the rank that hangs, and end the launch."""
-    alive = [rank for rank in launch.ranks if not rank.finished and rank.exit_status is None]
-    if not alive:
+    if not (alive := [rank for rank in launch.ranks if not rank.finished and rank.exit_status is None]):
         launch.kill()
         return
     lines = processes.lines({rank.pid: rank.log for rank in alive})
@@ -418,8 +417,7 @@ def _bury(launch: Launch) -> None:
         rank.channel.close()
     if launch.door is not None:
         launch.door.close()
-    mine = launch.children
-    if mine:
+    if mine := launch.children:
         _kill(mine)
     if strays := end_children(but=mine):  # left by a rank, and ours since then: orphans of ranks come to the host
         reason = f"what a rank had started could not be ended (PID {strays[0]})"

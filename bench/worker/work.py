@@ -70,21 +70,19 @@ class Counter(Operators):
 def of_training(counter: Counter, parts: Parts, examples: int) -> dict[str, object]:
     """For :class:`bench.runs.experiments.Work`. ``examples``: of the step that was counted."""
     trained = counter.trained
-    size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
     probes = [torch.ones((2,) * one.ndim, device=parts.device, requires_grad=True) for one in trained]
     for probe, parameter in zip(probes, trained, strict=True):  # one for each, as an optimizer may go by its dimensions
         sparse = parameter.grad is not None and parameter.grad.is_sparse
         probe.grad = torch.ones_like(probe).to_sparse(1) if sparse else torch.ones_like(probe)
     optimizer = parts.build_optimizer(probes)
     optimizer.step()
-    moved = zip(trained, probes, strict=True)
-    moved_bytes = sum(one.numel() * one.element_size() * (3 + 2 * kept(optimizer, probe)) for one, probe in moved)
+    moved_bytes = sum(one.nbytes * (3 + 2 * kept(optimizer, probe)) for one, probe in zip(trained, probes, strict=True))
     return {
         "forward_flops": counter.forward / examples,
         "backward_flops": counter.backward / examples,
         "convolution_flops": counter.convolutions / examples,
         "parameters": sum(parameter.numel() for parameter in trained),
-        "exchanged_bytes": size,
+        "exchanged_bytes": sum(parameter.nbytes for parameter in trained),
         "optimizer_bytes": moved_bytes,  # reads gradient, weight and state; writes weight and state
     }
 

@@ -110,8 +110,7 @@ def check(work):
     if work.model not in known:
         close = get_close_matches(work.model, known, n=3, cutoff=0.4) or known[:3]
         raise RequestError("--model", f"torchvision has no model {work.model!r}", f"did you mean {' or '.join(close)}?")
-    why = _too_small(work)
-    if why is not None:
+    if (why := _too_small(work)) is not None:
         raise RequestError("--image-size", f"{work.image_size} px: {why}", "take 224, or 32 and more for a ResNet")
 
 

@@ -25,8 +25,7 @@ class AfterImport:
         self.left = dict(WATCHED)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        call = self.left.pop(name, None)
-        if call is None:
+        if (call := self.left.pop(name, None)) is None:
             return None
         if not self.left:
             sys.meta_path.remove(self)
