@@ -6,14 +6,15 @@ does with its buckets.
 """
 
 import os
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 
+from bench.core.files import text_from
 from bench.worker.ceilings import timed
 from bench.worker.loop import slowest
 from bench.worker.plan import Plan, Report
-from bench.worker.transport import transport
 
 SIZES = tuple(1024 * 4**power for power in range(9))
 """Bytes: 1 KiB to 64 MiB."""
@@ -77,3 +78,31 @@ def all_reduce_ms(tensors: list[torch.Tensor], calls: int, device: torch.device)
             work.wait()
 
     return 1e3 * timed(reduce, device, calls, begin=dist.barrier) / (calls * len(tensors))
+
+
+def transport(environment: Mapping[str, str]) -> dict[str, object]:
+    """Over what the ranks of this process group talk, as far as it tells, and what that link is nominally capable of:
+    ``backend``; ``library``: whose version; ``interface``: the one that gloo was told to use; ``nominal_mbit``: what
+    the interface says of itself, of several the slowest; ``reason``: why something is unknown.
+    """
+    backend = str(dist.get_backend())
+    known: dict[str, object] = {"backend": backend, "library": None, "interface": None, "nominal_mbit": None}
+    if backend.startswith("nccl"):
+        version = ".".join(map(str, torch.cuda.nccl.version()))
+        why = "NCCL does not report its path; NCCL_DEBUG=INFO writes it to the logs of the ranks"
+        return known | {"library": f"NCCL {version}", "reason": why}
+    if not (interface := environment.get("GLOO_SOCKET_IFNAME")):
+        return known | {"reason": "GLOO_SOCKET_IFNAME is not set, and gloo does not report which interface it chose"}
+    speeds = {name: nominal_mbit(name) for name in interface.split(",")}
+    unknown = [name for name, mbit in speeds.items() if mbit is None]
+    return known | {
+        "interface": interface,
+        "nominal_mbit": None if unknown else min(filter(None, speeds.values())),
+        "reason": f"{', '.join(unknown)} has no nominal speed" if unknown else None,
+    }
+
+
+def nominal_mbit(interface: str, root: str = "/sys/class/net") -> float | None:
+    """The nominal speed of an interface (Mbit/s); None where it has none, as a loopback."""
+    speed = text_from(f"{root}/{interface}/speed", 0).strip()
+    return float(speed) if speed.isdigit() and int(speed) else None

@@ -32,7 +32,6 @@ from bench.runs.experiments import (
 )
 from bench.words.scaling import about_predictions
 from bench.worker import bandwidth as worker
-from bench.worker import transport as over
 
 SIZES = [1024 * 4**power for power in range(9)]
 
@@ -118,9 +117,9 @@ def test_the_interface_is_what_gloo_was_told(tmp_path: Path, monkeypatch: pytest
     for name, speed in {"eth0": "25000\n", "eth1": "10000\n", "lo": "-1\n"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "speed").write_text(speed)
-    monkeypatch.setattr(over, "nominal_mbit", partial(over.nominal_mbit, root=str(tmp_path)))
-    monkeypatch.setattr(over.dist, "get_backend", lambda: "gloo")
-    named = [over.transport({"GLOO_SOCKET_IFNAME": name}) for name in ("eth0", "eth0,eth1", "lo", "eth9")]
+    monkeypatch.setattr(worker, "nominal_mbit", partial(worker.nominal_mbit, root=str(tmp_path)))
+    monkeypatch.setattr(worker.dist, "get_backend", lambda: "gloo")
+    named = [worker.transport({"GLOO_SOCKET_IFNAME": name}) for name in ("eth0", "eth0,eth1", "lo", "eth9")]
     assert [one["interface"] for one in named] == ["eth0", "eth0,eth1", "lo", "eth9"]
     assert [one["nominal_mbit"] for one in named] == [25000.0, 10000.0, None, None]
     assert [one["reason"] for one in named] == [
@@ -128,7 +127,7 @@ def test_the_interface_is_what_gloo_was_told(tmp_path: Path, monkeypatch: pytest
         None,
         *(f"{name} has no nominal speed" for name in ("lo", "eth9")),
     ]
-    unknown = over.transport({})
+    unknown = worker.transport({})
     assert unknown["interface"] is None and "GLOO_SOCKET_IFNAME is not set" in str(unknown["reason"])
 
 
