@@ -26,9 +26,7 @@ def shard(workload: Training, replicas: int, replica: int, epoch: int = 0) -> li
     By ``torch.utils.data.DistributedSampler``, whose parts of a step are the same examples for any number of replicas.
     """
     examples = range(workload.examples or workload.global_batch * workload.pool_batches)
-    sampler = DistributedSampler(
-        examples, num_replicas=replicas, rank=replica, shuffle=True, seed=workload.seed, drop_last=True
-    )
+    sampler = DistributedSampler(examples, num_replicas=replicas, rank=replica, seed=workload.seed, drop_last=True)
     sampler.set_epoch(epoch)
     indices = list(sampler)
     part = workload.global_batch // replicas
