@@ -6,6 +6,7 @@ ones. There is no pause between the two parts, in which a queue could fill.
 """
 
 import os
+import re
 from itertools import pairwise
 from multiprocessing import active_children
 from time import perf_counter_ns
@@ -17,7 +18,7 @@ from bench.worker.loop import PROGRESS_INTERVAL_NS, uncollected
 from bench.worker.plan import Plan, Report
 from bench.worker.rank import barrier
 
-READ = "read_bytes:"
+READ = re.compile(r"^read_bytes: (\d+)$", re.MULTILINE)
 """In /proc/PID/io: what a process had fetched from a disk. What the page cache had does not count."""
 
 
@@ -56,10 +57,5 @@ def _window(ticks: list[int]) -> dict[str, list[int] | list[float] | list[None]]
 
 
 def _read_bytes(pids: list[int]) -> int | None:
-    total = 0
-    for pid in pids:
-        lines = [line for line in text_from(f"/proc/{pid}/io", 0).splitlines() if line.startswith(READ)]
-        if not lines:
-            return None
-        total += sum(int(line.removeprefix(READ)) for line in lines)
-    return total
+    of_each = [READ.search(text_from(f"/proc/{pid}/io", 0)) for pid in pids]
+    return sum(int(one[1]) for one in of_each if one) if all(of_each) else None
