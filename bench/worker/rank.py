@@ -287,8 +287,7 @@ def _is_collateral(error: BaseException) -> bool:
     ``RuntimeError``, such as "NCCL AllReduce failed".
     """
     text = str(error).lower()
-    said = isinstance(error, RuntimeError) and ("gloo" in text or "nccl" in text)
-    return said or isinstance(error, dist.DistError)
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and ("gloo" in text or "nccl" in text))
 
 
 def _sealed(result: Mapping[str, object]) -> str:

@@ -411,8 +411,7 @@ def _label(wrapper: Any, model: Any) -> tuple[str, str | None]:
         return "unknown", None
     owner, name = type(wrapper).__module__.split(".")[0], type(wrapper).__name__
     if name in WRAPPERS and owner in ("torch", "apex"):
-        short = {"DistributedDataParallel": owner + " DDP", "DataParallel": name}.get(name, "torch FSDP")
-        return short, owner
+        return {"DistributedDataParallel": owner + " DDP", "DataParallel": name}.get(name, "torch FSDP"), owner
     if hasattr(type(model), "unshard") and name.startswith("FSDP"):
         return "torch FSDP2", "torch"
     return "no wrapper", None
