@@ -7,7 +7,7 @@ by ``torch.save`` of rank 0 or by ``torch.distributed.checkpoint``; loaded again
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor
 from bench.core.errors import BenchError
 from bench.core.job import Checkpoint
 from bench.worker import fingerprint, loop
-from bench.worker.diagnose import Load
 from bench.worker.plan import Plan, Report
 from bench.worker.precision import ApexAmp
 from bench.worker.rank import barrier
@@ -37,20 +36,16 @@ def pairs_of(wanted: Checkpoint) -> int:
 
 
 def steps_of(wanted: Checkpoint) -> int:
-    """How many steps there are in :func:`run`."""
+    """How many steps there are after the warm-up."""
     return 2 * pairs_of(wanted) * wanted.steps + 2
 
 
-def perform(plan: Plan, report: Report) -> dict[str, object]:
-    """Find out what saving and loading costs."""
+def perform(plan: Plan, report: Report) -> dict[str, Any]:
+    """For :class:`bench.runs.experiments.CheckpointLook` (ms), and ``size_mib`` of the files. Every rank calls it."""
     wanted = plan.parts.job.checkpoint
     assert wanted is not None
     load, session, _, ran = plan.warmed_up(report)
-    return {"effective": ran, "checkpoint": run(session, load, wanted, report("checkpoint", of=steps_of(wanted)))}
-
-
-def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], None]) -> dict[str, object]:
-    """For :class:`bench.runs.experiments.CheckpointLook` (ms), and ``size_mib`` of the files. Every rank calls it."""
+    tick = report("checkpoint", of=steps_of(wanted))
     keeper: Torch | Distributed = Torch(session, wanted) if wanted.how == "torch" else Distributed(session, wanted)
     times: dict[str, list[float]] = {"saving_ms": [], "plain_ms": [], "save_ms": []}
     done = 0
@@ -90,7 +85,7 @@ def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], 
     step()
     resumed = {"load_ms": loaded - begin, "next_step_ms": _now(session) - next_step}
     size_mib = sum(entry.stat().st_size for entry in os.scandir(wanted.folder)) / 2**20
-    return {**times, **resumed, "size_mib": size_mib}
+    return {"effective": ran, "checkpoint": {**times, **resumed, "size_mib": size_mib}}
 
 
 class Keeper:

@@ -59,8 +59,9 @@ def test_a_disk_without_room(host: WorkerHost, tmp_path: Path, monkeypatch: pyte
 
 def saved(folder: Path, ticks: list[int]) -> dict[str, Any]:
     parts = parts_of(task=tiny())
-    wanted = Checkpoint(every=3, folder=str(folder))
-    return checkpoint.run(parts.session(), load_of(parts), wanted, ticks.append)
+    parts = replace(parts, job=replace(parts.job, checkpoint=Checkpoint(every=3, folder=str(folder))))
+    plan: Any = SimpleNamespace(parts=parts, warmed_up=lambda report: (load_of(parts), parts.session(), None, {}))
+    return checkpoint.perform(plan, lambda phase, of: ticks.append)["checkpoint"]
 
 
 def test_steps_are_counted(tmp_path: Path) -> None:
