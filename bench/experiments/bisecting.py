@@ -194,8 +194,7 @@ class _Searching:
     def note(self) -> None:
         writer = self.commands.writer
         assert writer is not None
-        launches = len(writer.document.launches)
-        writer.note(_record(self.asked, self.search, self.metric, launches=launches))
+        writer.note(_record(self.asked, self.search, self.metric, launches=len(writer.document.launches)))
 
 
 def replay(asked: Asked, writer: RunWriter | None) -> tuple[Bisection, str]:

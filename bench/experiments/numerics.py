@@ -105,8 +105,7 @@ def _reference(lab: Lab, environment: str | None, computations: tuple[Computatio
             narrow=any(one["narrow"] for one in passes),
         )
         for counted in filter(None, [result["work"] for result in done.results]):  # by rank 0, if it came to its end
-            work = decode(Work, counted, "work")
-            lab.writer.note(replace(lab.writer.document.begun(Limits), work=work))
+            lab.writer.note(replace(lab.writer.document.begun(Limits), work=decode(Work, counted, "work")))
         lab.writer.add_to(Numerics, about, "references", **done.tables)
         return about.reason or f"{about.wall_s:.0f} s"
 
@@ -151,8 +150,7 @@ def _by_step(job: Job, quantity: str, steps: list[list[list[float]]], **about: o
 
 
 def in_double_already(document: RunDocument) -> set[str]:
-    doubles = document.begun(Numerics).doubles
-    return {name for one in doubles if one.status not in STOPPED for name in one.scenarios}
+    return {name for one in document.begun(Numerics).doubles if one.status not in STOPPED for name in one.scenarios}
 
 
 def stopped(document: RunDocument) -> bool:

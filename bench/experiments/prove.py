@@ -38,8 +38,7 @@ def after(lab: Lab) -> None:
         lab.writer.note(proofs)
     for name, repeat in _left(proofs, lab.request):
         lab.progress.expect([name])
-        found = scenario_of(lab.writer.document, name)
-        job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
+        job = job_of(lab.request, scenario_of(lab.writer.document, name), lab.next_launch(), repeat, lab.site.hosts)
         perform(job, lab, "proving", lambda done: _kept(lab, done))
 
 
@@ -52,8 +51,7 @@ def _left(proofs: Proofs, request: Request) -> list[tuple[str, int]]:
 
 
 def _kept(lab: Lab, done: Performed) -> str:
-    record = ProofLaunch.of(done.record, step_ms=median_step_ms(done))
-    lab.writer.add_to(Proofs, record, **done.tables)
+    lab.writer.add_to(Proofs, ProofLaunch.of(done.record, step_ms=median_step_ms(done)), **done.tables)
     return how_fast(done)
 
 

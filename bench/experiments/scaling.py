@@ -43,8 +43,7 @@ def chapter(of: "Material") -> "Chapter":
 
     scaling = of.run.document.begun(Scaling)
     if scaling.by_itself:
-        table = Grid("Each device", each_table(of.run))
-        return chapter_of("each", "Is a device slow?", of.plots.get("each"), table)
+        return chapter_of("each", "Is a device slow?", of.plots.get("each"), Grid("Each device", each_table(of.run)))
     algorithms = Algorithms.of(of.run.document)
     reduced = all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms))
     return chapter_of(
@@ -90,8 +89,7 @@ def _curves(lab: Lab, found: Found, points: tuple[Point, ...]) -> None:
     diagnosed = {(one.replicas, one.global_batch) for one in done.diagnostics}
     todo += [("diagnose", one, 0) for one in several if (one.count, one.global_batch) not in diagnosed]
     if found.strategy.group:
-        reduced = {one.processes for one in done.bandwidth}
-        counts = sorted({point.count for point in several} - reduced)
+        counts = sorted({point.count for point in several} - {one.processes for one in done.bandwidth})
         todo += [("bandwidth", Point(count=number, global_batch=number), 0) for number in counts]
         computed = {(one.processes, one.global_batch) for one in done.exchanges}
         apart = [Point(count=number, global_batch=number * batch) for number, batch in plan.without_exchanges(done)]
@@ -153,8 +151,7 @@ def _each_alone(lab: Lab, found: Found) -> None:
     for slot, repeat in rounds:
 
         def keep(done: Performed, slot: int = slot) -> str:
-            record = PointRecord.of(done.record, global_batch=batch, slot=slot)
-            lab.writer.add_to(Scaling, record, **done.tables)
+            lab.writer.add_to(Scaling, PointRecord.of(done.record, global_batch=batch, slot=slot), **done.tables)
             return f"device {slot}: {measure.how_fast(done)}"
 
         job = plan.alone_on(lab.request, found, slot, batch, repeat, lab.next_launch(), lab.site.hosts)

@@ -125,8 +125,7 @@ def tune(request: Request, candidates: tuple[Found, ...], search: Tuning, start:
             lab.writer.note(replace(hunt.tuning, spent_s=hunt.spent_s))
     advised = lab.writer.document.recommendation
     ordered = sorted(names, key=lambda name: advised is not None and name != advised.fastest)
-    finalists = tuple(hunt.found[name] for name in ordered)
-    return Searched(run=lab.sealed(), finalists=finalists)
+    return Searched(run=lab.sealed(), finalists=tuple(hunt.found[name] for name in ordered))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

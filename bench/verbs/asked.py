@@ -100,8 +100,7 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
         what.add_argument("--set", metavar="NAME", help=sets)
     switches = "switches to turn on, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
-    whose = "whose O1-O3 and apex DDP run"
-    what.add_argument("--impl", choices=("auto", "native", "apex"), help=whose)
+    what.add_argument("--impl", choices=("auto", "native", "apex"), help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     default = f"what every scenario trains (default: {DEFAULT_WORKLOAD})"
     what.add_argument("--workload", metavar="NAME|FILE", help=default)
@@ -119,15 +118,13 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples per step for each device")
     what.add_argument("--seed", type=seed, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
-    default = "default: GPUs if there are any"
-    where.add_argument("--device", choices=("auto", "cpu", "cuda"), help=default)
+    where.add_argument("--device", choices=("auto", "cpu", "cuda"), help="default: GPUs if there are any")
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     ranks = f"ranks on the CPU (default: {DEFAULT_RANKS})"
     where.add_argument("--ranks", "--nproc", type=device_count, metavar="N", help=ranks)
     whose = "the interpreter whose torch is measured (default: this one; of bench run also several, in turns)"
     where.add_argument("--python", action="append", type=interpreter, dest="pythons", metavar="PATH", help=whose)
-    starts = "what starts the ranks (default: local)"
-    where.add_argument("--site", metavar="NAME|FILE", help=starts)
+    where.add_argument("--site", metavar="NAME|FILE", help="what starts the ranks (default: local)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
@@ -138,8 +135,7 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
 def add_steps(parser: Parser, title: str, profile: str) -> argparse._ArgumentGroup:
     """The options of a launch, as a group with this title. ``profile``: the help of ``--profile``."""
     much = parser.add_argument_group(title)
-    profiles = list(dict.fromkeys(name for name, _ in PROFILES))
-    much.add_argument("--profile", choices=profiles, help=profile)
+    much.add_argument("--profile", choices=list(dict.fromkeys(name for name, _ in PROFILES)), help=profile)
     much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
     much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
     return much

@@ -191,8 +191,7 @@ def _compared(last: Commanded, run: Run, names: list[str], options: argparse.Nam
     compared = between_runs.scenarios(nights.with_findings(run.path), names[1:], names[0])
     answers = [f"bench: {text}" for text in (*comparison.step_times(compared), *how_precise(run.document))]
     text = comparison.as_text(compared, columns(people(options)))
-    document = {"path": run.path, **comparison.for_programs(compared)}
-    reply(options, "", *answers, "", text, document=lambda: document)
+    reply(options, "", *answers, "", text, document=lambda: {"path": run.path, **comparison.for_programs(compared)})
     name, scenarios, base = called(run.path), shlex.quote(",".join(names[1:])), shlex.quote(names[0])
     more = f"{COMMAND}compare {name} --scenario {scenarios} --against {base} --plot"
     tell(*_where(run.path, more), file=sys.stderr)

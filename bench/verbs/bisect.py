@@ -76,8 +76,7 @@ def main(arguments: list[str]) -> int:
         return INTERRUPTED
     if not (bisected.decided or bisected.ends_alike):
         rest.append(f"bench: with twice the budget: {line}")
-    where = (f"bench: run folder: {place(run.path)}", f"bench: next: {COMMAND}report {run_is}")
-    tell(*rest, *where, file=sys.stderr)
+    tell(*rest, f"bench: run folder: {place(run.path)}", f"bench: next: {COMMAND}report {run_is}", file=sys.stderr)
     reply(options, answer, document=lambda: {"path": run.path, "answer": answer, **encode(bisected)})
     return OK if bisected.decided else INCONCLUSIVE
 

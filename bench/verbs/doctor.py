@@ -60,8 +60,7 @@ def _all_reduces(options: argparse.Namespace) -> BandwidthRecord:
     from bench.verbs.asked import Options, request_of
 
     ddp = switching.scenario("ddp")
-    pythons = [options.python] if options.python else []
-    request = request_of(Options(pythons=pythons, apex=options.apex), (ddp,))
+    request = request_of(Options(pythons=[options.python] if options.python else [], apex=options.apex), (ddp,))
     if request.replicas < 2:
         raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
     return of_this_machine(request, ddp)

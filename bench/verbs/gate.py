@@ -90,8 +90,7 @@ def main(arguments: list[str]) -> int:
                 write_atomically(file, utf8(form(outcome)))
             except OSError as error:
                 raise unwritable(f"--{option}", file, error, "give another file") from error
-    text = gate.as_text(outcome, columns(people(options)))
-    reply(options, text, document=lambda: gate.for_programs(outcome))
+    reply(options, gate.as_text(outcome, columns(people(options))), document=lambda: gate.for_programs(outcome))
     return outcome.exit_code
 
 

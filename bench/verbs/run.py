@@ -142,8 +142,7 @@ def resumed(options: Options, parser: Parser, party: Party | None) -> int:
         return _show(Finished.read(path), launches, options, nothing)
     request, scenarios = resume.continued(path, document, party, force=options.force)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
-    finished = pipeline.run(replace(request, launches=launches), scenarios, start)
-    return _show(finished, launches, options)
+    return _show(pipeline.run(replace(request, launches=launches), scenarios, start), launches, options)
 
 
 def _show(finished: Finished, launches: int, options: Options, remark: str = "") -> int:

@@ -196,8 +196,7 @@ def _parser() -> Parser:
     what.add_argument("--what-if", type=what_if, metavar="bandwidth=100Gbit", help=faster)
     alone = "instead: every GPU by itself (on the CPU: every core, or part of --ranks parts), and which one is slow"
     what.add_argument("--each", action="store_true", help=alone)
-    default = f"see 'bench run --help' (default: quick, with {FEWEST_LAUNCHES} launches)"
-    much = add_steps(parser, "how much", default)
+    much = add_steps(parser, "how much", f"see 'bench run --help' (default: quick, with {FEWEST_LAUNCHES} launches)")
     much.add_argument("--launches", type=whole_number, metavar="R", help="launches of each number of devices")
     add_result(parser)
     return parser

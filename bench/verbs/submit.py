@@ -81,8 +81,7 @@ def _submit(engine: ModuleType, asked: Asked, text: str) -> None:
         file.flush()
         words = [file.name if word == FILE else word for word in call.command]
         given = None if FILE in call.command else (call.before + text).encode()
-        environment = os.environ | call.environment
-        code = subprocess.run(words, input=given, stdout=2, env=environment).returncode
+        code = subprocess.run(words, input=given, stdout=2, env=os.environ | call.environment).returncode
     if code:
         left = engine.notes(asked).get("Clean up")  # such as the secret, which goes first, or nodes in a cloud
         remedy = f"; what it has made is removed by: {left}" if left else ""

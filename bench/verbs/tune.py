@@ -55,8 +55,7 @@ def _asked(options: Options, parser: Parser, party: Party | None) -> int:
         what = "each batch is a separate run, and several hosts are for one"
         raise RequestError("--tune-batch", what, "leave it out, or start bench on one host for it")
     set_ = options.set or (None if options.scenario else USUAL_SET)
-    asked = scenarios_of(options.scenario, set_, options.switches, options.device)
-    by_name = {found.name: found for found in asked}
+    by_name = {found.name: found for found in scenarios_of(options.scenario, set_, options.switches, options.device)}
     baseline = by_name.pop(BASELINE, None) or switching.scenario(BASELINE)
     candidates = (baseline, *by_name.values())  # a budget that is too short is known after one launch of the baseline
     request = replace(request_of(options, candidates, party), launches=FINAL_LAUNCHES)

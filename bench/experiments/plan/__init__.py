@@ -260,8 +260,7 @@ def reference(
 ) -> Job:
     """The launch that all numerics are compared with, on the first chosen device. On the CPU, processes that know
     nothing of each other share the computations and the cores."""
-    host_of = host_of_each(request, hosts)
-    first = host_of[0]
+    first = host_of_each(request, hosts)[0]
     batches = {(one.replicas, one.examples) for one in computations}
     fewest = min(one.threads for one in computations) or first.cores
     at_once = min(len(batches), max(1, first.cores // fewest))

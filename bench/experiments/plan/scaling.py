@@ -80,7 +80,6 @@ def alone_on(
     placed = ranks[slot]
     (host,) = (host for host in hosts if host.name == placed.host)
     devices = request.devices[slot : slot + 1]
-    at = replace(request, replicas=1, devices=devices, global_batch=batch)
-    job = job_of(at, found, launch, repeat, [host])
+    job = job_of(replace(request, replicas=1, devices=devices, global_batch=batch), found, launch, repeat, [host])
     bound = None if devices else (placed.local_rank, sum(rank.host == placed.host for rank in ranks))
     return replace(job, ranks=(replace(job.ranks[0], threads=placed.threads, core_set=bound),))
