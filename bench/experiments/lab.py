@@ -21,24 +21,12 @@ from bench.core.children import children, end_children
 from bench.core.codec import decode, encode
 from bench.core.errors import BenchError, HostError, Interrupted, RequestError, described, remedy_of
 from bench.core.files import refuse_bytes, sha256
-from bench.experiments import interrupts, obstacles
-from bench.experiments import resume as resuming
+from bench.experiments import interrupts, obstacles, resume
 from bench.experiments.plan import Request, check_examples, check_memory, worker_counts
 from bench.machine import foreign, redact
 from bench.machine.lock import acquire
 from bench.machine.sample import Sampler
-from bench.runs.document import (
-    Apex,
-    Asked,
-    HostRecord,
-    Machine,
-    RunDocument,
-    Source,
-    State,
-    StrategyRecord,
-    WorkloadRecord,
-    launches_of,
-)
+from bench.runs import document as stored
 from bench.runs.files import check_writable
 from bench.runs.reader import Run, read
 from bench.runs.writer import RunWriter
@@ -102,10 +90,10 @@ class Finished:
     def failed(self) -> int:
         """Launches of any kind that should have run and did not end well."""
         document = self.run.document
-        total = len([launch for launch in document.launches if launch.status not in resuming.DONE])
+        total = len([launch for launch in document.launches if launch.status not in resume.DONE])
         for name, record in document.experiments.items():
             count = experiments()[name].failed
-            ended = [launch.status in resuming.DONE for launch in launches_of(record)]
+            ended = [launch.status in resume.DONE for launch in stored.launches_of(record)]
             total += ended.count(False) if count is None else count(record)
         return total
 
@@ -174,7 +162,7 @@ def opened(
         if start.resumed is None:
             writer = RunWriter(start.out, now)
         else:
-            writer = resuming.reopened(start.resumed, now, force=request.force)
+            writer = resume.reopened(start.resumed, now, force=request.force)
         host = site.hosts[0]
         with (
             _sealed(writer, site),
@@ -195,7 +183,7 @@ def opened(
 
 
 @contextmanager
-def _alone(request: Request, start: Start) -> Iterator[tuple[tuple[int, ...], Machine]]:
+def _alone(request: Request, start: Start) -> Iterator[tuple[tuple[int, ...], stored.Machine]]:
     """The locks of this host's devices, and what this machine is while they are held."""
     devices = request.devices if start.party is None else start.party.hosts[0].devices
     with acquire(devices, wait=start.wait, say=say) as locks:
@@ -238,8 +226,7 @@ def _site(
             }
             connected = Interpreters(several) if several else _connected(module, file, options)
         if party is not None:
-            own = cast(WorkerHost, connected)  # any other site is refused on several hosts
-            connected = Hosts(own, party, files)
+            connected = Hosts(cast(WorkerHost, connected), party, files)  # any other site is refused on several hosts
         with connected as site:
             yield site
     finally:
@@ -262,14 +249,14 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
 
 
 def _circumstances(
-    request: Request, scenarios: tuple[Found, ...], here: Machine, description: Event, party: Party | None
-) -> RunDocument:
+    request: Request, scenarios: tuple[Found, ...], here: stored.Machine, description: Event, party: Party | None
+) -> stored.RunDocument:
     asked, work = recorded(request)
     sources = {found.name: found.file for found in scenarios}
     sources |= {f"+{one.name}": one.file for found in scenarios for one in found.switches}
     if os.sep in request.site:  # which is no scenario's name
         sources[request.site] = request.site
-    return RunDocument(
+    return stored.RunDocument(
         bench=bench.__version__,
         command=tuple(redact.command_line(sys.argv[1:])),
         request=asked,
@@ -280,10 +267,10 @@ def _circumstances(
         versions=_versions(description),
         environments={name: _versions(one) for name, one in description.get("environments", {}).items()},
         fresh=description["fresh"],
-        apex=decode(Apex, description["apex"]),
-        sources={name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
+        apex=decode(stored.Apex, description["apex"]),
+        sources={name: stored.Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
         strategies={
-            name: StrategyRecord(hue=one.hue, dash=one.dash, differs=one.differs, restarts=one.restarts)
+            name: stored.StrategyRecord(hue=one.hue, dash=one.dash, differs=one.differs, restarts=one.restarts)
             for name, one in ((found.strategy_name, found.strategy) for found in scenarios)
         },
         start=machine.state(),
@@ -298,27 +285,22 @@ def _versions(description: Event) -> dict[str, str | None]:
     return {name: one if all(other.get(name) == one for other in others) else None for name, one in versions.items()}
 
 
-def _hosts(party: Party, description: Event) -> tuple[HostRecord, ...]:
+def _hosts(party: Party, description: Event) -> tuple[stored.HostRecord, ...]:
     assert party.hello is not None
-    own = HostRecord(
-        name=party.name, machine=party.hello.machine, versions=_versions(description), start=machine.state()
-    )
+    own = (party.name, party.hello, description, machine.state())
     others = (
-        HostRecord(
-            name=member.name,
-            machine=member.hello.machine,
-            versions=_versions(member.ready["description"]),
-            start=State(**member.ready["state"]),
-        )
-        for member in party.members
+        (one.name, one.hello, one.ready["description"], stored.State(**one.ready["state"])) for one in party.members
     )
-    return (own, *others)
+    return tuple(
+        stored.HostRecord(name=name, machine=hello.machine, versions=_versions(description), start=start)
+        for name, hello, description, start in (own, *others)
+    )
 
 
-def recorded(request: Request) -> tuple[Asked, WorkloadRecord]:
+def recorded(request: Request) -> tuple[stored.Asked, stored.WorkloadRecord]:
     """A request as run.json has it."""
     work = request.workload
-    return decode(Asked, encode(request)), decode(WorkloadRecord, encode(work) | {"hash": work.hash()})
+    return decode(stored.Asked, encode(request)), decode(stored.WorkloadRecord, encode(work) | {"hash": work.hash()})
 
 
 @contextmanager
