@@ -261,18 +261,11 @@ def reference(
     """The launch that all numerics are compared with, on the first chosen device. On the CPU, processes that know
     nothing of each other share the computations and the cores."""
     first = host_of_each(request, hosts)[0]
-    batches = {(one.replicas, one.examples) for one in computations}
     fewest = min(one.threads for one in computations) or first.cores
-    at_once = min(len(batches), max(1, first.cores // fewest))
+    at_once = min(len({(one.replicas, one.examples) for one in computations}), max(1, first.cores // fewest))
+    threads, devices = max(1, first.cores // at_once), request.devices[:1]
     ranks = tuple(
-        Placement(
-            role="replica",
-            replicas=1,
-            host=first.name,
-            local_rank=rank,
-            threads=max(1, first.cores // at_once),
-            devices=request.devices[:1],
-        )
+        Placement(role="replica", replicas=1, host=first.name, local_rank=rank, threads=threads, devices=devices)
         for rank in range(at_once)
     )
     return Job(

@@ -22,8 +22,11 @@ def next_switches(
     """The next candidates when a race is over: the best of ``plain``, those in fp32, at each precision level; then the
     best of all with each switch by itself; then the best of those with all that gained something, the greatest gain
     first; in the end nothing."""
-    if not tried and (products := _products(race, allow, plain)):
-        return products
+    levels = race.levels()
+    if not tried:
+        ranked = sorted((name for name in plain if name in levels and name not in race.out), key=levels.__getitem__)
+        if products := [(name, (one,)) for name in ranked[:PARENTS] for one in allow if one in LEVELS]:
+            return products
     switches = [one for one in allow if one not in LEVELS]
     parents = list(dict.fromkeys(parent for parent, on in tried if not LEVELS.keys() & set(on)))
     parents = parents or race.ranking()[:PARENTS]
@@ -31,7 +34,6 @@ def next_switches(
     new = [one for one in singles if one not in tried]
     if new or not singles:
         return new
-    levels = race.levels()
     reached: dict[str, dict[str, float]] = {parent: {} for parent in parents}  # by parent and switch
     for parent, (switch,) in singles:
         made = tried[parent, (switch,)]
@@ -41,12 +43,6 @@ def next_switches(
     gained = {switch: level for switch, level in reached[best].items() if level < levels[best]}
     together = (best, tuple(sorted(gained, key=gained.__getitem__)))
     return [together] if len(gained) > 1 and together not in tried else []
-
-
-def _products(race: Race, allow: Sequence[str], plain: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
-    levels = race.levels()
-    ranked = sorted((name for name in plain if name in levels and name not in race.out), key=levels.__getitem__)
-    return [(name, (one,)) for name in ranked[:PARENTS] for one in allow if one in LEVELS]
 
 
 def winner(race: Race, doubtful: Collection[str] = ()) -> str | None:
