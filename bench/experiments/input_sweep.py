@@ -11,12 +11,10 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench.core.job import Job
 from bench.experiments import plan
 from bench.experiments.lab import Lab, recorded
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.measure import slowest_ms
-from bench.experiments.plan import in_turns, job_of, loading
 from bench.experiments.rows import step_rows
 from bench.runs.experiments import InputRecord, InputSweep
 from bench.seams.experiment import Experiment
@@ -52,17 +50,13 @@ def with_enough_workers(lab: Lab) -> Lab | None:
     )
     lab.writer.note(sweep)
     done = {(one.workers, one.repeat) for one in sweep.good if not one.first_reading}
-    rounds = [one for one in in_turns((*sweep.counts, TRAINING), lab.request.launches) if one not in done]
+    rounds = [one for one in plan.in_turns((*sweep.counts, TRAINING), lab.request.launches) if one not in done]
     lab.progress.expect([found.name] * len(rounds))
     batches = _read_first(sweep, lab)
     if batches is None:
         return None
     for workers, repeat in rounds:
-        if workers is TRAINING:
-            job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
-            _performed(job, lab, "training", "training alone", workers=TRAINING, first_reading=False)
-        else:
-            _load(workers, repeat, batches, lab)
+        _launch(workers, repeat, batches, lab)
     swept = found_by(lab.writer.document)
     if swept is None:
         return None
@@ -81,7 +75,7 @@ def _read_first(sweep: InputSweep, lab: Lab) -> int | None:
         return done[-1].iters
     for _ in range(2):
         lab.progress.expect([found.name for found in lab.scenarios])
-        read = _load(max(sweep.counts), 0, batches, lab, first_reading=True)
+        read = _launch(max(sweep.counts), 0, batches, lab, first_reading=True)
         if read.throughput_per_s is None:
             return None
         wanted = plan.batches(read.throughput_per_s / lab.request.workload.units, sweep.counts)
@@ -91,24 +85,24 @@ def _read_first(sweep: InputSweep, lab: Lab) -> int | None:
     return batches
 
 
-def _load(workers: int, repeat: int, batches: int, lab: Lab, *, first_reading: bool = False) -> InputRecord:
-    """A launch of the loader alone."""
+def _launch(workers: int | None, repeat: int, batches: int, lab: Lab, *, first_reading: bool = False) -> InputRecord:
+    """A launch of the loader alone, or of training alone, which is on disk then."""
     (found,) = lab.scenarios
-    job = loading(lab.request, found, workers, repeat, lab.next_launch(), lab.site.hosts, batches)
-    doing = "first reading" if first_reading else "loading"
-    what = f"the loader alone, {'first reading, ' * first_reading}--workers {workers}"
-    return _performed(job, lab, doing, what, workers=workers, first_reading=first_reading)
-
-
-def _performed(job: Job, lab: Lab, doing: str, what: str, **about: int | None) -> InputRecord:
-    """A launch of the sweep, which is on disk."""
+    if workers is TRAINING:
+        job = plan.job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
+        doing, what = "training", "training alone"
+    else:
+        job = plan.loading(lab.request, found, workers, repeat, lab.next_launch(), lab.site.hosts, batches)
+        doing = "first reading" if first_reading else "loading"
+        what = f"the loader alone, {'first reading, ' * first_reading}--workers {workers}"
 
     def keep(done: Performed) -> str:
         per_s = 1000 * job.workload.units / _took_ms(done) if done.record.status == "ok" else None
         read = [result.get("disk_bytes") for result in done.results]
         disk_mib = sum(filter(None, read)) / 2**20 if read and None not in read else None
         steps = {"warmup": job.workload.warmup, "iters": job.iters}
-        record = InputRecord.of(done.record, **steps, **about, throughput_per_s=per_s, disk_mib=disk_mib)
+        about = {"workers": workers, "first_reading": first_reading, "throughput_per_s": per_s, "disk_mib": disk_mib}
+        record = InputRecord.of(done.record, **steps, **about)
         lab.writer.add_to(InputSweep, record, **done.tables)
         return f"{what}: {where_to_look(record) or f'{per_s:,.1f} {lab.request.task.unit_short}/s'}"
 

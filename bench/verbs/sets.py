@@ -6,7 +6,7 @@ import sys
 from bench import machine
 from bench.console import tell
 from bench.core.errors import RequestError, closest
-from bench.experiments.plan.ladder import ladder
+from bench.experiments.plan.ladder import ALONE, RUNGS
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario
@@ -63,7 +63,8 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
         full = {one: scenario for one, scenario in declared.items() if scenario.precision == "O0"}
         return tuple(one for one, scenario in full.items() if bool(scenario.packages) == (name == "frameworks"))
     if name == LADDER:
-        return ladder(machine.choose_device(device)[0])
+        kind = machine.choose_device(device)[0]
+        return RUNGS[kind] + ALONE[kind]
     if name == "all":
         return (*shipped, *switched())
     sets: dict[str, tuple[str, ...]] = {PUBLISHED: discover.DEFAULT, "scenarios": tuple(shipped)}

@@ -42,7 +42,3 @@ ALONE = {
     ),
 }
 """Each of these steps on the first rung: what it gains there, so that interaction can be told."""
-
-
-def ladder(device: str) -> tuple[str, ...]:
-    return RUNGS[device] + ALONE[device]
