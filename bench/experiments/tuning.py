@@ -159,8 +159,13 @@ class _Hunt:
 
     def __post_init__(self) -> None:
         self.before_s = self.tuning.spent_s
-        for raced in _recorded(self.lab):
-            self.recorded[raced.record.scenario].append(raced)
+        run = self.lab.writer.frames()
+        medians_ms = measure.medians_of(run)
+        for record in self.tuning.launches:
+            memory: Any = run.memory[(run.memory["launch"] == record.launch) & run.memory["used_mib"].notna()]
+            median_ms = medians_ms[record.launch] if record.status == "ok" else None
+            peak_mib = steady_mib(memory.to_dict("records"), record.ranks)
+            self.recorded[record.scenario].append(_Raced(record=record, median_ms=median_ms, peak_mib=peak_mib))
         self._enter(self.lab.scenarios)
         self._note(None)
 
@@ -324,24 +329,21 @@ class _Hunt:
 
     def _leave_out_untrue(self, names: Callable[[], Sequence[str]]) -> None:
         """Remove what trains a different model, or less precisely than allowed, until all of these are judged."""
-        while new := [name for name in names() if name not in self.judged]:
-            self.judged.update(new)
-            self._judge(new)
-
-    def _judge(self, names: Sequence[str]) -> None:
         from bench.analyse.analysed import Analysed
         from bench.analyse.parity import by_scenario
 
-        launches = tuple(one for one in self.tuning.launches if one.scenario in names)
-        numerics.judge(self.lab, self.tuning.launches, [self.found[name] for name in names])
-        run = self.lab.writer.frames()
-        raced = replace(run, document=replace(run.document, launches=launches))
-        for row in by_scenario(Analysed.of(raced).parity).to_dict("records"):
-            verdict, name = row["verdict"], row["scenario"]
-            if verdict == CANNOT_TELL:
-                self.doubtful.add(name)
-            if verdict not in GOOD_ENOUGH[self.tuning.floor] and name not in self.race.out:
-                self.race.add(name, None, f"numerics: {verdict or 'unknown'}")
+        while new := [name for name in names() if name not in self.judged]:
+            self.judged.update(new)
+            launches = tuple(one for one in self.tuning.launches if one.scenario in new)
+            numerics.judge(self.lab, self.tuning.launches, [self.found[name] for name in new])
+            run = self.lab.writer.frames()
+            raced = replace(run, document=replace(run.document, launches=launches))
+            for row in by_scenario(Analysed.of(raced).parity).to_dict("records"):
+                verdict, name = row["verdict"], row["scenario"]
+                if verdict == CANNOT_TELL:
+                    self.doubtful.add(name)
+                if verdict not in GOOD_ENOUGH[self.tuning.floor] and name not in self.race.out:
+                    self.race.add(name, None, f"numerics: {verdict or 'unknown'}")
 
     def choose(self) -> tuple[str, ...]:
         """The finalists, the winner first; empty if no candidate can be used."""
@@ -396,13 +398,3 @@ def _way(found: Found) -> tuple[object, ...]:
     """Equal for two scenarios that are the same but for their names."""
     options, switches = sorted(found.scenario.options.items()), [one.spec for one in found.switches]
     return found.strategy_file, options, found.scenario.precision, found.half, found.scenario.needs, switches
-
-
-def _recorded(lab: Lab) -> Iterator[_Raced]:
-    """The launches that the race of this run has already."""
-    run = lab.writer.frames()
-    medians_ms = measure.medians_of(run)
-    for record in run.document.begun(Tuning).launches:
-        memory: Any = run.memory[(run.memory["launch"] == record.launch) & run.memory["used_mib"].notna()]
-        median_ms = medians_ms[record.launch] if record.status == "ok" else None
-        yield _Raced(record=record, median_ms=median_ms, peak_mib=steady_mib(memory.to_dict("records"), record.ranks))
