@@ -4,7 +4,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from bench import machine
 from bench.core.errors import RequestError
@@ -95,16 +94,16 @@ def planned_try(request: Request, found: Found, batch: int, launch: int, hosts: 
 
 def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, search.Try]:
     job = planned_try(lab.request, found, batch, lab.next_launch(), lab.site.hosts)
-    done = perform(job, lab, "trying", partial(_kept, lab, capacity_mib))
+
+    def keep(done: Performed) -> str:
+        one, unit = _judged(done, capacity_mib), job.workload.unit_short
+        verdict = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
+        tried = TryRecord.of(done.record, **verdict, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
+        lab.writer.add_to(BatchSearch, tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
+        return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
+
+    done = perform(job, lab, "trying", keep)
     return done.record, _judged(done, capacity_mib)
-
-
-def _kept(lab: Lab, capacity_mib: float, done: Performed) -> str:
-    one, unit = _judged(done, capacity_mib), done.job.workload.unit_short
-    verdict = {"global_batch": one.global_batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
-    tried = TryRecord.of(done.record, **verdict, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
-    lab.writer.add_to(BatchSearch, tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
-    return f"global batch {one.global_batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
 
 
 def _judged(done: Performed, capacity_mib: float) -> search.Try:

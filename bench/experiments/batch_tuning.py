@@ -6,9 +6,9 @@ separate run with its own reference, so what diverges, or does not fit, at one b
 are compared over two runs: if the machine drifts in between, the ratio shifts, and the interval does not show it.
 """
 
-import math
 import time
 from dataclasses import replace
+from statistics import geometric_mean
 
 from bench.core.errors import RequestError
 from bench.core.text import ends_text
@@ -50,8 +50,8 @@ def _in_words(searched: Searched) -> str:
     tuning, times = searched.run.document.begun(Tuning), _times(searched)
     if not times:
         return "no fresh launch of a finalist ended well" if tuning.finalists else nothing_usable(tuning)
-    mean_s = math.exp(math.fsum(map(math.log, times)) / len(times))
-    return f"{searched.finalists[0].name}, {1 / mean_s:,.1f} {searched.run.document.workload.unit_short}/s"
+    per_s = 1 / geometric_mean(times)
+    return f"{searched.finalists[0].name}, {per_s:,.1f} {searched.run.document.workload.unit_short}/s"
 
 
 def _times(searched: Searched) -> list[float]:
