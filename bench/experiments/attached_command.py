@@ -214,21 +214,16 @@ class _Watch:
             if notes.about or notes.problem:
                 self._files.add(name)
             if notes.about and notes.pid not in self._ranks:
-                self._ranks[notes.pid] = notes.about
-                self._watch_rank(notes)
+                rank = self._ranks[notes.pid] = notes.about
+                self._scenario = self._scenario or name_of(notes.ran)
+                if self._device == "cuda" and not notes.cuda:
+                    self.sampler.stop()  # there are GPUs, and it trains on none
+                    self._sample("cpu", ())
+                self._watched.add(rank.pid)
+                self.sampler.watch(self._launch, self._scenario, rank.rank, rank.pid, rank.devices or None)
         if self._ranks and time.monotonic() - self._looked_s > TREE_S:
             self._looked_s = time.monotonic()
             self._look_at_tree(command)
-
-    def _watch_rank(self, notes: Notes) -> None:
-        process = notes.who
-        self._scenario = self._scenario or name_of(notes.ran)
-        if self._device == "cuda" and not notes.cuda:
-            self.sampler.stop()  # there are GPUs, and it trains on none
-            self._sample("cpu", ())
-        devices = process.devices or None
-        self._watched.add(process.pid)
-        self.sampler.watch(self._launch, self._scenario, process.rank, process.pid, devices)
 
     def _look_at_tree(self, command: int) -> None:
         """Find the processes of the command. On the CPU they are sampled; GPUs list the processes that are on them."""

@@ -156,9 +156,8 @@ def name_of(ran: Effective) -> str:
 
 def why_nothing(notes: Sequence[Notes]) -> str:
     """Why there is no step among the notes of a command's processes."""
-    problems = [one.problem for one in notes if one.problem]
-    if problems:
-        return problems[0]
+    if problem := next((one.problem for one in notes if one.problem), None):
+        return problem
     stepped = sum(len(one.marks_ns) for one in notes)
     if stepped:
         return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step is what lies between two"

@@ -142,8 +142,7 @@ class _Searching:
                     break
             else:
                 self._count(len(names))
-            if self.commands.writer is not None:
-                self.note()
+            self.note()
         return False
 
     def _launch(self, name: str, repeat: int) -> tuple[Commanded | None, str | None]:
@@ -192,9 +191,8 @@ class _Searching:
         say(f"bench: {words}")
 
     def note(self) -> None:
-        writer = self.commands.writer
-        assert writer is not None
-        writer.note(_record(self.asked, self.search, self.metric, launches=len(writer.document.launches)))
+        if (writer := self.commands.writer) is not None:
+            writer.note(_record(self.asked, self.search, self.metric, launches=len(writer.document.launches)))
 
 
 def replay(asked: Asked, writer: RunWriter | None) -> tuple[Bisection, str]:
