@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bench.core.errors import RequestError
+from bench.core.text import by_key
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import how_fast, median_step_ms
@@ -61,17 +62,16 @@ def predicted(lab: Lab) -> Proofs:
     from bench.analyse.analysed import Analysed
 
     run = Analysed.of(lab.writer.frames())
-    of_all = accounts(run)
+    of_each = by_key((one.scenario, one) for one in accounts(run))
     table = run.overview.dropna(subset=["step_median_ms"]).sort_values("step_median_ms")
-    measured = [name for name in table["scenario"] if any(one.scenario == name for one in of_all)]
+    measured = [name for name in table["scenario"] if name in of_each]
     if not measured:
         return Proofs(reason="there is no account of a step")
     found = next(one for one in lab.scenarios if one.name == measured[0])
-    own = [one for one in of_all if one.scenario == found.name]
     launch = next(one for one in lab.writer.document.good if one.scenario == found.name)
     predictions = []
     for name, recovers in candidates(found, lab.request.device, launch, lab.writer.document.begun(Limits).work):
-        value, low, high = gain(own, recovers)
+        value, low, high = gain(of_each[found.name], recovers)
         predictions.append(Prediction(scenario=name, gain=value, low=low, high=high))
     predictions.sort(key=lambda one: -one.gain)
     reason = None if predictions else f"no switch that goes with {found.name} says what it recovers"
