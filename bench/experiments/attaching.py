@@ -53,7 +53,6 @@ EXPERIMENT = Experiment(
     no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
 )
 
-
 STEP = (
     "from one call of the first optimizer that steps in a process to the next: with gradient accumulation several "
     "forward passes, and with a loss scaler also the calls that it skipped"

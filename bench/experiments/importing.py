@@ -48,7 +48,6 @@ TIMES = "as the file gives them: where a step begins and ends is not known"
 SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
 """A step of less than a nanosecond, or of more than eleven days, is a slip or another unit."""
 
-
 TEXT_BYTES = 1 << 30  # of a file that is imported, which is held whole
 
 

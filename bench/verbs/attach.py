@@ -112,15 +112,13 @@ def _parser() -> Parser:
     parser.add_argument("--launches", type=whole_number, metavar="R", help=what)
     what = "more launches until the 95 %% interval of each step time is that narrow"
     parser.add_argument("--until-precision", type=percentage, metavar="2%", help=what)
-    what = "time for --until-precision (default: 20m)"
-    parser.add_argument("--budget", type=span, metavar="20m", help=what)
+    parser.add_argument("--budget", type=span, metavar="20m", help="time for --until-precision (default: 20m)")
     add_launched(parser)
     turns = parser.add_argument_group("two commands in turns")
     turns.add_argument(BASE, metavar="'COMMAND'", help="what the command is compared with, in one argument")
     what = "one more command, likewise (may be repeated)"
     turns.add_argument("--also", metavar="'COMMAND'", action="append", default=[], help=what)
-    what = "what tables call base, new and those of --also, in this order"
-    turns.add_argument("--names", metavar="A,B", help=what)
+    turns.add_argument("--names", metavar="A,B", help="what tables call base, new and those of --also, in this order")
     turns.add_argument("--base-cwd", metavar="DIR", help="the folder that the base runs in (default: this one)")
     what = "a variable of the base's environment (may be repeated)"
     turns.add_argument("--base-env", metavar="NAME=VALUE", action="append", default=[], help=what)

@@ -110,13 +110,10 @@ def _counts(options: Options, party: Party | None) -> tuple[int, ...]:
     _, gpus, _ = machine.choose_device(options.device)
     hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
     chosen = [uuid for host in hosts for uuid in host.devices]
-    if chosen:
-        most, where = len(chosen), "chosen GPUs"
-    else:
-        most, where = options.ranks or max(options.counts or (DEFAULT_RANKS, len(hosts))), "ranks of --ranks"
+    most = len(chosen) or options.ranks or max(options.counts or (DEFAULT_RANKS, len(hosts)))
     counts: tuple[int, ...] = options.counts or default_counts(most)
     if max(counts) > most:
-        what = f"{max(counts)} is more than the {most} {where}"
+        what = f"{max(counts)} is more than the {most} {'chosen GPUs' if chosen else 'ranks of --ranks'}"
         raise RequestError("--counts", what, f"use at most {most}" if chosen else "leave --ranks out")
     if max(counts) == 1:
         option = "--counts" if options.counts else "--gpus" if chosen else RANKS

@@ -34,8 +34,13 @@ def scenarios_of(
         if one.name in scenarios:
             raise RequestError("--scenario", f"{one.name} is named twice", "use --launches R to repeat it")
         scenarios[one.name] = one
-    chosen = tuple(scenarios.values())
-    return _possible(chosen, machine.choose_device(device)[0]) if set_ == LADDER else chosen
+    if set_ == LADDER:  # of which this machine may not be able to climb all
+        kind = machine.choose_device(device)[0]
+        for one in list(scenarios.values()):
+            if reason := next(filter(None, (switching.switch_obstacle(on, kind) for on in one.switches)), None):
+                tell(f"{one.name} is left out: {reason}", file=sys.stderr)
+                del scenarios[one.name]
+    return tuple(scenarios.values())
 
 
 def with_untuned(scenarios: tuple[Found, ...], options: argparse.Namespace) -> tuple[Found, ...]:
@@ -44,15 +49,6 @@ def with_untuned(scenarios: tuple[Found, ...], options: argparse.Namespace) -> t
     if device == "cpu" or len(machine.choose_gpus(options.gpus, gpus)) < 2:
         return scenarios
     return (*scenarios, scenario("ddp_untuned", options.switches or []))
-
-
-def _possible(rungs: tuple[Found, ...], device: str) -> tuple[Found, ...]:
-    """The rungs of a ladder that this machine can climb; says which are left out, and why."""
-    obstacles = {one.name: [switching.switch_obstacle(on, device) for on in one.switches] for one in rungs}
-    for name, reasons in obstacles.items():
-        if any(reasons):
-            tell(f"{name} is left out: {next(filter(None, reasons))}", file=sys.stderr)
-    return tuple(one for one in rungs if not any(obstacles[one.name]))
 
 
 def named(name: str, device: str = "auto") -> tuple[str, ...]:

@@ -40,7 +40,6 @@ PROFILES: dict[tuple[str, str], Profile] = {
 RANKS = "--ranks/--nproc"
 """The option of :mod:`bench.verbs.asked` that counts ranks, under both of its names as argparse writes them."""
 
-
 BYTES_PER_RANK = 128 * 2**20  # at least: a rank forked for a small model has 140 MiB of private memory
 
 KEPT_SHARE = 0.6

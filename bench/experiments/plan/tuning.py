@@ -10,7 +10,6 @@ FINAL_LAUNCHES = 5  # of each finalist: what a 95 % interval needs to be of use
 FEWEST_FINAL = 3  # launches of each finalist, without which there is no verdict
 PARENTS = 2  # how many of the best are tried with each switch
 
-
 Tried = Mapping[tuple[str, tuple[str, ...]], str | None]
 """Which switches, or which level, were tried on which candidate, and the name of what that made; None if they do not
 go with it."""
