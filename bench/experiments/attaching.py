@@ -266,7 +266,6 @@ def _add(
         if row["pid"] in rank_of and (row["pid"] in by_pid or row["used_mib"] is not None)
         if row["t_ns"] <= last_ns.get(row["pid"], math.inf)
     ]
-    device = [{**row, **of} for row in done.device]
     record = _record(done, ranks, head, warmup, fewest, kept)
     memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
     others = sum((Counter(one.end.others) for one in ranks), Counter())
@@ -291,7 +290,7 @@ def _add(
     attached = writer.document.begun(stored.Attached)
     commands = {**attached.commands, scenario: attached.commands.get(scenario, command)}
     experiment = replace(attached, commands=commands, launches=(*attached.launches, noted))
-    writer.add(record, noted=experiment, steps=steps, memory=memory, device=device)
+    writer.add(record, noted=experiment, steps=steps, memory=memory, device=[{**row, **of} for row in done.device])
     return steps
 
 

@@ -186,8 +186,7 @@ class _Searching:
             side = high if odds > 0 else low
             words += f"; {search.candidate} is as {side} with odds of {min(9999.0, 2.718 ** abs(odds)):,.0f} to 1"
         if search.ends_differ and search.blocks_left:
-            left_s = search.blocks_left * block * fmean(self.walls_s)
-            words += f"; about {left_s / 60:,.0f} min left"
+            words += f"; about {search.blocks_left * block * fmean(self.walls_s) / 60:,.0f} min left"
         say(f"bench: {words}")
 
     def note(self) -> None:

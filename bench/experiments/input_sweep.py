@@ -100,9 +100,8 @@ def _launch(workers: int | None, repeat: int, batches: int, lab: Lab, *, first_r
         per_s = 1000 * job.workload.units / _took_ms(done) if done.record.status == "ok" else None
         read = [result.get("disk_bytes") for result in done.results]
         disk_mib = sum(filter(None, read)) / 2**20 if read and None not in read else None
-        steps = {"warmup": job.workload.warmup, "iters": job.iters}
         about = {"workers": workers, "first_reading": first_reading, "throughput_per_s": per_s, "disk_mib": disk_mib}
-        record = InputRecord.of(done.record, **steps, **about)
+        record = InputRecord.of(done.record, warmup=job.workload.warmup, iters=job.iters, **about)
         lab.writer.add_to(InputSweep, record, **done.tables)
         return f"{what}: {where_to_look(record) or f'{per_s:,.1f} {lab.request.task.unit_short}/s'}"
 

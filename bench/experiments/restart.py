@@ -133,8 +133,7 @@ def restarts(document: RunDocument) -> list[TableRow]:
     good = (one for one in document.begun(Restarts).launches if one.status == "ok" and one.restart)
     for scenario, measured in by_key((one.scenario, one) for one in good).items():
         looks = [one.restart for one in measured if one.restart is not None]
-        next_s = np.array([one.next_step_ms for one in looks]) / 1e3
-        mean, low, high = mean_interval(next_s)
+        mean, low, high = mean_interval(np.array([one.next_step_ms for one in looks]) / 1e3)
         until_s = np.array([(0.0, one.up_ms, one.joined_ms, one.loaded_ms, one.next_step_ms) for one in looks]) / 1e3
         plain_ms = [one.step_ms for one in looks if one.step_ms is not None]
         rows.append(

@@ -235,13 +235,12 @@ def scenario_of(document: RunDocument, name: str) -> Found:
     """As :func:`scenarios_of`, of one that the run has a launch of."""
     parts = []
     plain, environment = _without_environment(document, name)
-    levels = [part for part in plain.split("+") if part in LEVELS]
     others = (part for part in plain.split("+") if part not in LEVELS)
     for (kind, asked), part in zip(_asked(document, name), others, strict=True):
         own_name, file = discover.resolve(asked, kind)
         _refuse_changed(document, name if kind is SCENARIO else f"+{own_name}", file)
         parts.append(asked + part[len(part.partition("=")[0]) :])
-    found = switching.scenario("+".join((*parts, *levels)))
+    found = switching.scenario("+".join((*parts, *(part for part in plain.split("+") if part in LEVELS))))
     return replace(found, environment=environment) if environment else found
 
 

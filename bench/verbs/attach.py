@@ -76,9 +76,8 @@ def main(arguments: list[str]) -> int:
     sides = _sides(options, command)
     several = len(sides) > 1
     names = ("out", "label", "global_batch", "warmup", "until_precision", "wait", "force", "record_command")
-    launches = FIRST_STAGE if several or options.until_precision is not None else 1
     wanted = Wanted(
-        launches=options.launches or launches,
+        launches=options.launches or (FIRST_STAGE if several or options.until_precision is not None else 1),
         budget_s=options.budget or DEFAULT_BUDGET_S,
         quiet=several and options.json,
         **{name: getattr(options, name) for name in names},

@@ -90,8 +90,7 @@ def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared"
     digests = [nights.with_findings(path, allow_incomplete=options.allow_incomplete) for path in paths]
     scenarios = list(dict.fromkeys(one["scenario"] for digest in digests for one in digest["scenarios"]))
     against = options.against or BASE
-    wanted = [*(names or ()), *((against,) if len(digests) == 1 else ())]
-    for name in wanted:
+    for name in (*(names or ()), *((against,) if len(digests) == 1 else ())):
         if name not in scenarios:
             option = "--against" if name == against and name not in (names or ()) else "--scenario"
             raise NotComparable(f"{option}: there is no scenario {name!r} here; choose from {', '.join(scenarios)}")

@@ -243,10 +243,9 @@ def _sound_base(
 
 def _check_names(only: list[str] | None, names: list[str], new: nights.Night) -> None:
     """Refuse a scenario that is nowhere: what is missing never passes."""
-    here = [str(one["scenario"]) for one in new.digest["scenarios"]]
     for name in only or ():
         if name not in names:
-            remedy = closest(name, here, cutoff=0.4)
+            remedy = closest(name, [str(one["scenario"]) for one in new.digest["scenarios"]], cutoff=0.4)
             raise NotComparable(f"--scenario: there is no scenario {name!r} in NEW or in its base; {remedy}")
 
 

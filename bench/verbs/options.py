@@ -64,8 +64,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
     def add_run(self, nargs: str | None = None) -> None:
-        default = "" if nargs is None else " (default: latest)"
-        which = f"a folder, a run id or 'latest'{default}"
+        which = f"a folder, a run id or 'latest'{'' if nargs is None else ' (default: latest)'}"
         if nargs == "*":
             self.add_argument("runs", nargs=nargs, metavar="RUN", help=which)
         else:

@@ -119,14 +119,12 @@ def _environments(options: Options) -> dict[str, str]:
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: Options) -> int:
     finished = find_batches(request, scenarios, Start(out=options.out, wait=options.wait))
     run = finished.run
-    table = "\n".join(batches(run.document, columns(people(options))))
-    document = {"path": run.path, **encode(run.document)}
-    lines = ["", table, "", f"Run folder: {place(run.path)}"]
+    lines = ["", *batches(run.document, columns(people(options))), "", f"Run folder: {place(run.path)}"]
     if known := [one.largest for one in run.document.begun(BatchSearch).scenarios.values() if one.largest]:
         given = {"--budget": options.budget, "--batch-per-rank": options.batch_per_rank}
         instead = " and ".join(["--find-batch", *(name for name, value in given.items() if value is not None)])
         lines.append(f"Next, measured: the same command with --global-batch {min(known)} in place of {instead}")
-    reply(options, *lines, document=lambda: document)
+    reply(options, *lines, document=lambda: {"path": run.path, **encode(run.document)})
     return FAILED if finished.failed else OK
 
 
@@ -151,14 +149,13 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
     from bench.words.advice import more_wanted
 
     run = finished.run
-    more = more_wanted(run.document, run.overview)
     believed = bool(run.overview["validity"].isin(("valid", "warning")).any())
     lines = [
         *answered(run, width=columns(people(options)), verbose=options.verbose),
         *how_precise(run.document),
         *(_where_time_went(finished) if options.verbose and finished.spent else ()),
         "",
-        _next_steps(run.path, finished.failed, launches, more, believed),
+        _next_steps(run.path, finished.failed, launches, more_wanted(run.document, run.overview), believed),
     ]
     if remark:
         tell(remark, file=sys.stderr)

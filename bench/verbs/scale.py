@@ -143,9 +143,8 @@ def _resume(options: Options, parser: Parser, party: Party | None) -> int:
     request, (found,) = resume.continued(path, document, party, force=options.force)
     scaling = document.begun(Scaling)
     predict, mbit = options.predict or scaling.predict, options.what_if or scaling.what_if_mbit
-    asked = replace(scaling, predict=predict, what_if_mbit=mbit)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
-    return _show(scale(request, found, asked, start), options)
+    return _show(scale(request, found, replace(scaling, predict=predict, what_if_mbit=mbit), start), options)
 
 
 def _show(done: Finished, options: Options) -> int:

@@ -127,8 +127,7 @@ def batches(document: "RunDocument", width: int | None) -> list[str]:
     for name, one in document.begun(BatchSearch).scenarios.items():
         values = (one.largest, one.throughput_per_s, one.peak_mib)
         texts = ["-" if value is None else f"{value:,.0f}" for value in values]
-        over = f"{one.too_large:,}: {one.why_not}" if one.too_large else "-"
         if one.stopped_by == "budget":
             texts[0] = f"{'at least ' if one.largest else ''}{texts[0]} (stopped by the budget)"
-        rows.append((name, *texts, over))
+        rows.append((name, *texts, f"{one.too_large:,}: {one.why_not}" if one.too_large else "-"))
     return align(rows, left=("scenario", "the next one"), width=width).splitlines()

@@ -74,14 +74,13 @@ def _hello(options: Options, parser: Parser) -> Hello:
     if device == "cpu" and options.gpus is not None:
         raise RequestError("--gpus", "there is no GPU here, or --device cpu was asked for", "leave it out")
     values = {name: encode(value) for name, value in vars(options).items() if name not in OF_A_HOST}
-    asked = {one.option_strings[0]: values[one.dest] for one in parser._actions if one.dest in values}
     return Hello(
         bench=_own_code(),
         device=device,
         cores=machine.cores(),
         devices=machine.choose_gpus(options.gpus, gpus),
         machine=machine.describe(gpus, left_out),
-        asked=asked,
+        asked={one.option_strings[0]: values[one.dest] for one in parser._actions if one.dest in values},
     )
 
 

@@ -174,11 +174,10 @@ class Bisection:
     @property
     def blocks_left(self) -> int:
         """About how many more blocks the search takes."""
-        steps = math.ceil(math.log2(len(self.left) + 1))
         variance, _ = self._variance
         needed = math.log((1.0 - self.error) / self.error)
         each = max(2.0, 2.0 * needed * variance / max(self.change**2, LEAST_VARIANCE))
-        return math.ceil(min(1e6, steps * each))
+        return math.ceil(min(1e6, math.ceil(math.log2(len(self.left) + 1)) * each))
 
     def levels(self) -> dict[str, tuple[float, float, float]]:
         """Of each that was launched its value over that of the good end, with a 95 % interval (the good end: 1)."""

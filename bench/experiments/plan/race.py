@@ -99,10 +99,9 @@ class Race:
             if name == best or name not in fit.levels:
                 continue
             slower, half_width = fit.gap(best, name)
-            single = self.launches(name) == 1
             if self._clearly(slower, half_width, name):
                 self.beaten[name] = f"{100 * math.expm1(slower):,.1f} % slower than {best}"
-            elif not single and half_width - slower < math.log1p(NEAR):
+            elif self.launches(name) > 1 and half_width - slower < math.log1p(NEAR):
                 at_most = 100 * math.expm1(max(0.0, half_width - slower))
                 self.beaten[name] = f"at most {at_most:.1f} % faster than {best}"
 
