@@ -85,7 +85,7 @@ def perform(
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})  # they wait to be asked for
             try:
                 started_ns = time.perf_counter_ns()
-                command = _start(side, spool, locks, mask, quiet=quiet)
+                command = _start(side, spool, locks, mask, quiet)
                 code, interrupted = _supervise(command, watch, side.limit_s)
                 ended()
             finally:
@@ -110,9 +110,7 @@ def perform(
         )
 
 
-def _start(
-    side: Side, spool: str, locks: tuple[int, ...], mask: Iterable[int], *, quiet: bool
-) -> "subprocess.Popen[bytes]":
+def _start(side: Side, spool: str, locks: tuple[int, ...], mask: Iterable[int], quiet: bool) -> subprocess.Popen[bytes]:
     command, environment = side.command, {**os.environ, **side.environment}
     paths = [RECORDER, *filter(None, [environment.get("PYTHONPATH")])]
     sys.stdout.flush()
@@ -147,7 +145,7 @@ def _not_started(side: Side, error: OSError) -> RequestError:
     return RequestError("COMMAND", f"{program} cannot be started: {error.strerror}", remedy)
 
 
-def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch", limit_s: float | None) -> tuple[int, bool]:
+def _supervise(command: subprocess.Popen[bytes], watch: "_Watch", limit_s: float | None) -> tuple[int, bool]:
     """Wait for the command's end, asleep. Returns its exit code as a shell has it, and whether Ctrl-C or SIGTERM came.
 
     One that takes longer than ``limit_s`` gets SIGTERM, and :data:`GRACE_S` later SIGKILL, and so do its processes.

@@ -44,10 +44,8 @@ def chapter(of: "Material") -> "Chapter":
     from bench.report.bisection import bisection_table
     from bench.report.blocks import Grid, chapter_of
 
-    table = Grid("Candidates", bisection_table(of.run))
-    return chapter_of(
-        "bisection", "Which one changed it?", *in_words(of.run.document), of.plots.get("bisection"), table
-    )
+    words, table = in_words(of.run.document), Grid("Candidates", bisection_table(of.run))
+    return chapter_of("bisection", "Which one changed it?", *words, of.plots.get("bisection"), table)
 
 
 EXPERIMENT = Experiment(
@@ -221,22 +219,18 @@ def _blocks(writer: RunWriter, metric: str, names: Sequence[str]) -> Iterator[di
     """Of each block that is whole the values of its launches, by candidate and by what they are of."""
     document = writer.document
     attached_of = {one.launch: one for one in document.begun(Attached).launches}
-    frames, peaks = writer.frames(), {}
+    frames = writer.frames()
+    of_launch = medians_of(frames)
     if metric == MEMORY:
-        from bench.analyse.memory import peaks as peaks_of
+        from bench.analyse.memory import peaks
 
-        table = peaks_of(frames.memory)
-        peaks = dict(zip(table["launch"], table["peak_total_mib"], strict=True))
-    medians_ms = medians_of(frames)
+        table = peaks(frames.memory)
+        of_launch = dict(zip(table["launch"], table["peak_total_mib"], strict=True))
     by_repeat: dict[int, dict[str, dict[str, float]]] = {}
     for launch in document.good:
-        number, noted = launch.launch, attached_of[launch.launch]
+        noted, values = attached_of[launch.launch], {metric: of_launch.get(launch.launch, 0.0)}
         if metric == NUMERICS:
-            values = {**noted.norms, **({"final loss": noted.final_loss} if noted.final_loss is not None else {})}
-        elif metric == MEMORY:
-            values = {metric: peaks.get(number, 0.0)}
-        else:
-            values = {metric: medians_ms[number]}
+            values = {**noted.norms, "final loss": noted.final_loss or 0.0}
         if noted.wall_ms is not None:  # which an interrupted one has not
             positive = {name: value for name, value in values.items() if value > 0.0}
             by_repeat.setdefault(launch.repeat, {})[launch.scenario] = positive

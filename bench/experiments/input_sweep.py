@@ -45,9 +45,8 @@ def with_enough_workers(lab: Lab) -> Lab | None:
     if lab.request.workers is not None:
         return lab
     (found,) = lab.scenarios
-    sweep = lab.writer.document.of(InputSweep) or InputSweep(
-        counts=plan.worker_counts(lab.request, found, lab.site.hosts)
-    )
+    sweep = lab.writer.document.of(InputSweep)
+    sweep = sweep or InputSweep(counts=plan.worker_counts(lab.request, found, lab.site.hosts))
     lab.writer.note(sweep)
     done = {(one.workers, one.repeat) for one in sweep.good if not one.first_reading}
     rounds = [one for one in plan.in_turns((*sweep.counts, TRAINING), lab.request.launches) if one not in done]

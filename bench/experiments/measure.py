@@ -70,12 +70,11 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None, affords: Affords
     cores = lab.writer.document.machine.cores_usable
     if done.record.checks.held_up(cores) and affords([job.scenario]):
         again, first = replace(job, launch=lab.next_launch()), done.record
-        apart = f"steps and wall time differ by {100 * (first.checks.conservation_error or 0.0):.1f} %"
+        apart = 100 * (first.checks.conservation_error or 0.0)
+        slow = f"launch {first.launch} of {first.scenario}, whose steps and wall time differ by {apart:.1f} %"
         busy = f"others kept {first.checks.foreign_cores:.1f} of the {cores} cores busy"
-        in_its_place = f"launch {again.launch} replaces it"  # it is not chosen by its speed, and both are recorded
-        lab.writer.supersede(
-            first, f"launch {first.launch} of {first.scenario}, whose {apart} while {busy}; {in_its_place}"
-        )
+        # It is not chosen by its speed, and both are recorded.
+        lab.writer.supersede(first, f"{slow} while {busy}; launch {again.launch} replaces it")
         lab.progress.expect([job.scenario])
         done = perform(again, lab, "measuring again", partial(_kept, lab))
     if target is not None:

@@ -45,10 +45,8 @@ def ended(launches: Iterable[Record]) -> set[tuple[str, int]]:
 
 def left(request: Request, scenarios: Iterable[str], launches: Iterable[Record]) -> list[tuple[str, int]]:
     """Scenario and repeat of the planned launches that are still to be measured."""
-    done = ended(launches)
-    return [
-        (name, repeat) for repeat, name in product(range(request.launches), scenarios) if (name, repeat) not in done
-    ]
+    done, planned = ended(launches), product(range(request.launches), scenarios)
+    return [(name, repeat) for repeat, name in planned if (name, repeat) not in done]
 
 
 def unfinished(out: str, job: EngineRecord) -> str | None:
@@ -139,9 +137,7 @@ def request_of(document: RunDocument) -> Request:
     return request
 
 
-def continued(
-    path: str, document: RunDocument, party: Party | None, *, force: bool
-) -> tuple[Request, tuple[Found, ...]]:
+def continued(path: str, document: RunDocument, party: Party | None, force: bool) -> tuple[Request, tuple[Found, ...]]:
     """The request and the scenarios of a run that is continued here and now. Raises :class:`RequestError` where it may
     not be, or cannot: for somebody else's code, other hosts, other data, or code that has changed."""
     refuse_what_is_foreign(path, document)
@@ -264,9 +260,8 @@ def check_same(document: RunDocument, now: RunDocument) -> None:
         for name in before | after
         if before.get(name) != after.get(name)
     ]
-    commits = [
-        f"{git.commit}{' with changes' * git.dirty}" if (git := one.machine.git) else None for one in (document, now)
-    ]
+    gits = (document.machine.git, now.machine.git)
+    commits = [git and f"{git.commit}{' with changes' * git.dirty}" for git in gits]
     if None not in commits and commits[0] != commits[1]:
         differ.append(f"bench was at commit {commits[0]} and is at {commits[1]}")
     if document.workload.hash != now.workload.hash:
