@@ -1,24 +1,12 @@
 """``python -m bench import``: make a run of a measurement by others, so that it can be compared with."""
 
-from functools import partial
-
 from bench.console import count
-from bench.core.codec import Moment, encode
+from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
 from bench.experiments import importing
 from bench.machine.redact import without_secrets
 from bench.runs.document import Imported
-from bench.verbs.options import (
-    Parser,
-    any_name,
-    called,
-    checked,
-    device_count,
-    place,
-    reply,
-    scenario_name,
-    whole_number,
-)
+from bench.verbs.options import Parser, any_name, called, device_count, place, reply, scenario_name, utc, whole_number
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
@@ -53,8 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
     what = "model of the GPU (or CPU), as the driver says"
     parser.add_argument("--hardware", type=any_name, metavar="NAME", help=what)
-    utc, when = partial(checked, Moment().allows, Moment().words), "when, as 2024-05-01T12:00:00Z (default: now)"
-    parser.add_argument("--measured", type=utc, metavar="UTC", help=when)
+    parser.add_argument("--measured", type=utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_out()
     options = parser.parse_args(arguments)

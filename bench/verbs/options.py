@@ -186,6 +186,12 @@ any_name = partial(checked, is_name, "a valid name")
 scenario_name = partial(checked, is_scenario, "the name of one scenario")
 
 
+def utc(text: str) -> str:
+    from bench.core.codec import Moment  # here, since 'bench list' does without it
+
+    return checked(Moment().allows, Moment().words, text)
+
+
 def scenario_names(given: str | None, option: str = "--scenario") -> list[str] | None:
     """The names in ``--scenario A,B``, each once; None without the option."""
     if given is None:
