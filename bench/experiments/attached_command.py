@@ -211,8 +211,8 @@ class _Watch:
             notes = read(os.path.join(self._spool, name), lines=1)
             if notes.about or notes.problem:
                 self._files.add(name)
-            if notes.about and notes.pid not in self._ranks:
-                rank = self._ranks[notes.pid] = notes.about
+            if (rank := notes.about) and rank.pid not in self._ranks:
+                self._ranks[rank.pid] = rank
                 self._scenario = self._scenario or name_of(notes.ran)
                 if self._device == "cuda" and not notes.cuda:
                     self.sampler.stop()  # there are GPUs, and it trains on none

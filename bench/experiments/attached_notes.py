@@ -60,10 +60,6 @@ class Notes:
         return self.who.effective
 
     @property
-    def pid(self) -> int:
-        return self.who.pid
-
-    @property
     def cuda(self) -> bool:
         return self.ran.device["type"] == "cuda"
 
@@ -123,7 +119,7 @@ def ranks_of(notes: Sequence[Notes]) -> tuple[list[Notes], list[str]]:
     for one in sorted((one for one in notes if one.about), key=lambda one: -one.steps):
         rank = one.who.rank
         if rank in chosen:
-            left.append(f"PID {one.pid} with {one.steps} steps, as rank {rank} is PID {chosen[rank].pid}")
+            left.append(f"PID {one.who.pid} with {one.steps} steps, as rank {rank} is PID {chosen[rank].who.pid}")
         elif one.steps:
             chosen[rank] = one
     ranks = [chosen[rank] for rank in sorted(chosen)]

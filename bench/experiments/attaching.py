@@ -253,10 +253,10 @@ def _add(
         for rank, one in enumerate(ranks)
         for row in rows_of(one, kept[str(rank)], warmup)
     ]
-    by_pid = {one.pid: rank for rank, one in enumerate(ranks)}
+    by_pid = {one.who.pid: rank for rank, one in enumerate(ranks)}
     first_ns = {row["pid"]: row["t_ns"] for row in reversed(done.memory)}
     # of training: then its interpreter ends, and unloads libraries
-    last_ns = {one.pid: max(one.end.at_ns or math.inf, first_ns.get(one.pid, 0)) for one in ranks}
+    last_ns = {one.who.pid: max(one.end.at_ns or math.inf, first_ns.get(one.who.pid, 0)) for one in ranks}
     processes = [_process(pid, done.tree, by_pid) for pid in {**by_pid, **done.tree}]
     rank_of = {one.pid: one.rank for one in processes}
     of = {name: head[name] for name in ("launch", "scenario")}
@@ -326,7 +326,7 @@ def _record(
         ranks=tuple(
             RankRecord(
                 rank=rank,
-                pid=one.pid,
+                pid=one.who.pid,
                 host=os.uname().nodename,
                 threads=one.ran.threads,  # as many as the script wanted
                 ran_threads=one.ran.threads,

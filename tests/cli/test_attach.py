@@ -247,7 +247,7 @@ def notes(rank: int, steps: int, pid: int, kind: str = "cpu", **more: Any) -> No
 
 def test_the_process_with_more_steps_counts() -> None:
     ranks, left = ranks_of([notes(1, 3, 11), notes(0, 3, 12), notes(1, 9, 13), notes(2, 0, 14)])
-    assert [one.pid for one in ranks] == [12, 13] and left == ["PID 11 with 3 steps, as rank 1 is PID 13"]
+    assert [one.who.pid for one in ranks] == [12, 13] and left == ["PID 11 with 3 steps, as rank 1 is PID 13"]
     assert ranks_of([notes(5, 3, 11)])[1] == ["1 of 2 ranks, which step no optimizer on this host"]
 
 
