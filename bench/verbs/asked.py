@@ -22,18 +22,8 @@ from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkloa
 from bench.seams.experiment import verb_of, with_options
 from bench.seams.workload import setting_from
 from bench.sites.hosts.party import Party
-from bench.verbs.options import (
-    DEFAULT_OUT,
-    Parser,
-    called,
-    check_apex,
-    device_count,
-    interpreter,
-    seconds,
-    seed,
-    whole_number,
-    worker_count,
-)
+from bench.verbs import options as kinds
+from bench.verbs.options import DEFAULT_OUT, Parser, called, check_apex, whole_number
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
@@ -111,25 +101,25 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     real = "a folder of real data for the workload (default: made-up data, ready in memory)"
     what.add_argument("--data", metavar="DIR", help=real)
     many = "processes of each rank that load its data, 0: the rank itself (default with --data: its cores, at most 4)"
-    what.add_argument("--workers", type=worker_count, metavar="N", help=many)
+    what.add_argument("--workers", type=kinds.worker_count, metavar="N", help=many)
     batch = what.add_mutually_exclusive_group()
     default = "examples per step, all devices together (default: the workload's own; of resnet101 128, on the CPU 8)"
     batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
     batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples per step for each device")
-    what.add_argument("--seed", type=seed, help="of weights and data (default: 0)")
+    what.add_argument("--seed", type=kinds.seed, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
     where.add_argument("--device", choices=("auto", "cpu", "cuda"), help="default: GPUs if there are any")
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     ranks = f"ranks on the CPU (default: {DEFAULT_RANKS})"
-    where.add_argument("--ranks", "--nproc", type=device_count, metavar="N", help=ranks)
+    where.add_argument("--ranks", "--nproc", type=kinds.device_count, metavar="N", help=ranks)
     whose = "the interpreter whose torch is measured (default: this one; of bench run also several, in turns)"
-    where.add_argument("--python", action="append", type=interpreter, dest="pythons", metavar="PATH", help=whose)
+    where.add_argument("--python", action="append", type=kinds.interpreter, dest="pythons", metavar="PATH", help=whose)
     where.add_argument("--site", metavar="NAME|FILE", help="what starts the ranks (default: local)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     limit = "end a launch that makes no step for S seconds, or no first step for 4 times that and at least 30"
-    where.add_argument("--stall-timeout", type=seconds, metavar="S", help=limit)
+    where.add_argument("--stall-timeout", type=kinds.seconds, metavar="S", help=limit)
 
 
 def add_steps(parser: Parser, title: str, profile: str) -> argparse._ArgumentGroup:

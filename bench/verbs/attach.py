@@ -16,20 +16,9 @@ from bench.experiments.plan.interval_target import FIRST_STAGE
 from bench.machine.redact import RECORD, without_secrets
 from bench.runs.document import Attached
 from bench.runs.reader import Run
+from bench.verbs import options as kinds
 from bench.verbs.asked import DEFAULT_BUDGET_S
-from bench.verbs.options import (
-    Parser,
-    called,
-    people,
-    percentage,
-    place,
-    print_json,
-    reply,
-    scenario_name,
-    scenario_names,
-    span,
-    whole_number,
-)
+from bench.verbs.options import Parser, called, people, place, print_json, reply
 from bench.verbs.run import how_precise
 
 DESCRIPTION = """\
@@ -105,13 +94,13 @@ def _parser() -> Parser:
     parser = Parser("attach", DESCRIPTION, EPILOG)
     parser.usage = "%(prog)s [OPTIONS] -- COMMAND..."
     what = "what tables call it (default: by what trains: ddp, dp, fsdp, single)"
-    parser.add_argument("--scenario", type=scenario_name, metavar="NAME", help=what)
-    parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
+    parser.add_argument("--scenario", type=kinds.scenario_name, metavar="NAME", help=what)
+    parser.add_argument("--global-batch", type=kinds.whole_number, metavar="N", help="examples per step over all ranks")
     what = "run each command R times (default: 1, with --base 5; a verdict needs 3)"
-    parser.add_argument("--launches", type=whole_number, metavar="R", help=what)
+    parser.add_argument("--launches", type=kinds.whole_number, metavar="R", help=what)
     what = "more launches until the 95 %% interval of each step time is that narrow"
-    parser.add_argument("--until-precision", type=percentage, metavar="2%", help=what)
-    parser.add_argument("--budget", type=span, metavar="20m", help="time for --until-precision (default: 20m)")
+    parser.add_argument("--until-precision", type=kinds.percentage, metavar="2%", help=what)
+    parser.add_argument("--budget", type=kinds.span, metavar="20m", help="time for --until-precision (default: 20m)")
     add_launched(parser)
     turns = parser.add_argument_group("two commands in turns")
     turns.add_argument(BASE, metavar="'COMMAND'", help="what the command is compared with, in one argument")
@@ -127,7 +116,7 @@ def _parser() -> Parser:
 def add_launched(parser: Parser) -> None:
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     first = "leave the first N steps of a launch out (default: 10, or a fifth of few)"
-    parser.add_argument("--warmup", type=whole_number, metavar="N", help=first)
+    parser.add_argument("--warmup", type=kinds.whole_number, metavar="N", help=first)
     parser.add_argument("--wait", action="store_true", help="queue until no other run of bench uses these devices")
     parser.add_argument("--force", action="store_true", help="measure also on GPUs that others use")
     whole = "record all of the command (default: its program, its script, and a checksum: the rest may have secrets)"
@@ -150,12 +139,12 @@ def _sides(options: argparse.Namespace, command: tuple[str, ...]) -> tuple[Side,
     base = Side(command=words(options.base, BASE), cwd=options.base_cwd, environment=environment)
     sides = (base, Side(command=command), *(Side(command=words(text, "--also")) for text in options.also))
     usual = ["base", "new", *(f"also{number}" for number in range(1, len(options.also) + 1))]
-    names = scenario_names(options.names, "--names") or usual
+    names = kinds.scenario_names(options.names, "--names") or usual
     if len(names) != len(sides):
         problem = f"{options.names!r} has {count(len(names), 'different name')} for {count(len(sides), 'command')}"
         raise RequestError("--names", problem, f"give {len(sides)}, such as {','.join(usual)}")
     try:
-        return tuple(replace(side, name=scenario_name(name)) for side, name in zip(sides, names, strict=True))
+        return tuple(replace(side, name=kinds.scenario_name(name)) for side, name in zip(sides, names, strict=True))
     except argparse.ArgumentTypeError as error:
         raise RequestError("--names", str(error), f"give others, such as {','.join(usual)}") from error
 
