@@ -17,7 +17,7 @@ from bench.core.children import state_and_parent
 from bench.core.errors import RequestError, described
 from bench.core.files import scratch_folder
 from bench.experiments import interrupts
-from bench.experiments.attached_notes import About, Notes, name_of, read
+from bench.experiments.attached_notes import About, Notes, read, usual_name
 from bench.experiments.rows import Rows
 from bench.machine.sample import Sampler
 from bench.machine.sample.noticed import checks
@@ -213,7 +213,7 @@ class _Watch:
                 self._files.add(name)
             if (rank := notes.about) and rank.pid not in self._ranks:
                 self._ranks[rank.pid] = rank
-                self._scenario = self._scenario or name_of(notes.ran)
+                self._scenario = self._scenario or usual_name(notes.ran)
                 if self._device == "cuda" and not notes.cuda:
                     self.sampler.stop()  # there are GPUs, and it trains on none
                     self._sample("cpu", ())

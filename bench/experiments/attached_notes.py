@@ -143,7 +143,7 @@ def rows_of(notes: Notes, steps: int, warmup: int) -> Rows:
     return rows
 
 
-def name_of(ran: Effective) -> str:
+def usual_name(ran: Effective) -> str:
     """The scenario that this is, by bench's name."""
     names = {"torch DDP": "ddp", "apex DDP": "apex_ddp", "DataParallel": "dp", "torch FSDP": "fsdp"}
     plain = "single" if ran.world_size == 1 else "custom"

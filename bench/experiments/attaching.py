@@ -8,6 +8,7 @@ Several commands alternate in rounds, every other one backwards, so that drift i
 streams, our terminal, and the signals that we get. What a step is: :data:`STEP`.
 """
 
+import itertools
 import math
 import os
 import signal
@@ -18,19 +19,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 import bench
 from bench import machine
-from bench.console import count as quantity
-from bench.console import say
+from bench.console import count, say
 from bench.core.codec import decode, encode
 from bench.core.errors import INTERRUPTED
 from bench.core.files import sha256
 from bench.core.text import digits
 from bench.experiments import interrupts
 from bench.experiments.attached_command import Commanded, Side, perform, refuse_unknown
-from bench.experiments.attached_notes import Notes, name_of, ranks_of, rows_of, why_nothing
+from bench.experiments.attached_notes import Notes, ranks_of, rows_of, usual_name, why_nothing
 from bench.experiments.lab import judged
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan import in_turn
@@ -45,8 +44,7 @@ from bench.runs.frames import TableRow
 from bench.runs.launches import Checks, Failure, LaunchRecord, RankRecord
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
-from bench.seams.experiment import Experiment
-from bench.seams.experiment import name_of as record_name
+from bench.seams.experiment import Experiment, name_of
 
 EXPERIMENT = Experiment(
     record=stored.Attached,
@@ -104,7 +102,7 @@ def _in_rounds(wanted: Wanted, sides: tuple[Side, ...], commands: "Commands") ->
     target = None
     if wanted.until_precision is not None:
         target = IntervalTarget(wanted.until_precision, wanted.budget_s, started=time.monotonic())
-    for repeat in count():
+    for repeat in itertools.count():
         if repeat >= wanted.launches:
             names = target.next_round(list(commands.last_ms)) if target is not None else []
             if target is None or not names or not target.affords(names):
@@ -172,7 +170,7 @@ class Commands:
         ranks, left = ranks_of(done.notes)
         if not ranks or ranks[0].steps < 1:
             return replace(done, name=side.name or "", why=why_nothing(done.notes))
-        done = replace(done, name=side.name or name_of(ranks[0].ran))
+        done = replace(done, name=side.name or usual_name(ranks[0].ran))
         command = _command(side, ranks[0], self.wanted)
         if self.writer is None:
             self.writer = RunWriter(self.wanted.out, self._document(done.name, command, ranks), self.began)
@@ -205,7 +203,7 @@ class Commands:
         python, executable = first.who.python
         times = CUDA_TIMES if kind == "cuda" else HOST_TIMES
         attached = stored.Attached(commands={scenario: command}, step=STEP, times=times)
-        first_record = {} if self.experiment is None else {record_name(type(self.experiment)): self.experiment}
+        first_record = {} if self.experiment is None else {name_of(type(self.experiment)): self.experiment}
         versions = {name: None if value is None else str(value) for name, value in first.ran.versions.items()}
         return stored.RunDocument(
             bench=bench.__version__,
@@ -270,7 +268,7 @@ def _add(
     memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
     others = sum((Counter(one.end.others) for one in ranks), Counter())
     if others:
-        calls, names = quantity(others.total(), "call"), ", ".join(others)
+        calls, names = count(others.total(), "call"), ", ".join(others)
         left.append(f"{calls} of other optimizers ({names}): steps are those of the first")
     loss = ranks[0].end.final_loss
     if isinstance(loss, str):

@@ -18,7 +18,6 @@ from bench.experiments.lab import Finished, Lab, Start, opened
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.plan import Request, in_turns
 from bench.experiments.plan import scaling as plan
-from bench.experiments.plan.scaling import Point
 from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
@@ -77,7 +76,7 @@ def scale(request: Request, found: Found, asked: Scaling, start: Start) -> Finis
     return Finished(run=lab.sealed())
 
 
-def _curves(lab: Lab, found: Found, points: tuple[Point, ...]) -> None:
+def _curves(lab: Lab, found: Found, points: tuple[plan.Point, ...]) -> None:
     """Do the launches that are left."""
     request, document = lab.request, lab.writer.document
     done = document.begun(Scaling)
@@ -90,9 +89,9 @@ def _curves(lab: Lab, found: Found, points: tuple[Point, ...]) -> None:
     todo += [("diagnose", one, 0) for one in several if (one.count, one.global_batch) not in diagnosed]
     if found.strategy.group:
         counts = sorted({point.count for point in several} - {one.processes for one in done.bandwidth})
-        todo += [("bandwidth", Point(count=number, global_batch=number), 0) for number in counts]
+        todo += [("bandwidth", plan.Point(count=number, global_batch=number), 0) for number in counts]
         computed = {(one.processes, one.global_batch) for one in done.exchanges}
-        apart = [Point(count=number, global_batch=number * batch) for number, batch in plan.without_exchanges(done)]
+        apart = [plan.Point(count=ranks, global_batch=ranks * batch) for ranks, batch in plan.without_exchanges(done)]
         todo += [("exchanges", one, 0) for one in apart if (one.count, one.global_batch) not in computed]
     lab.progress.expect([found.name] * len(todo))
     devices = ", ".join(str(one) for one in sorted({point.count for point in points}))
@@ -110,7 +109,7 @@ def _curves(lab: Lab, found: Found, points: tuple[Point, ...]) -> None:
         perform(job, lab, doing, partial(_kept, lab, point, doing), rows_of)
 
 
-def _kept(lab: Lab, point: Point, doing: str, done: Performed) -> str:
+def _kept(lab: Lab, point: plan.Point, doing: str, done: Performed) -> str:
     request, record, batch = lab.request, done.record, point.global_batch
     if done.job.purpose == "measure":
         if (point.count, batch) == (request.replicas, request.global_batch):
