@@ -327,8 +327,8 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
         problem = f"{error.filename or writer.path} cannot be written: {error.strerror or error}"
         if error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             problem = f"{writer.path} is unfinished: {error.strerror}"
-        go_on = f"go on with --resume {os.path.basename(writer.path)}"
-        raise BenchError(f"{problem}; {remedy_of(problem) or 'make room'} and {go_on}") from error
+        remedy = remedy_of(problem) or "make room"
+        raise BenchError(f"{problem}; {remedy} and go on with --resume {writer.id}") from error
 
 
 def _go_on(writer: RunWriter) -> str:

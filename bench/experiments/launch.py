@@ -64,8 +64,7 @@ def perform(
     if done.interrupted:
         raise KeyboardInterrupt
     if done.outcome.lost is not None:
-        go_on = f"go on with --resume {os.path.basename(lab.writer.path)}"
-        raise HostError(f"{done.outcome.lost}; {go_on} when it is back")
+        raise HostError(f"{done.outcome.lost}; go on with --resume {lab.writer.id} when it is back")
     return performed
 
 
