@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections import deque
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from bench.analyse import comparable
 from bench.analyse.history import nights
 from bench.analyse.history.rule import FEWEST_NIGHTS, MEMORY, STEP_TIME, Rule
-from bench.console import columns, count, passing, tell
+from bench.console import columns, count, passing, say
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.runs.files import check_file, stored, unwritable, utf8, write_atomically
 from bench.runs.names import find, last_finished
@@ -134,7 +133,7 @@ def _new(options: argparse.Namespace) -> str:
     """The folder of the run: among the results, or in the history, whose last finished one may be ``latest``."""
     if options.run == "latest" and options.history is not None and options.results is None:
         last = last_finished(options.history) or find("latest", options.history)  # one that says what is wrong with it
-        tell(f"note: 'latest' is {last}", file=sys.stderr)
+        say(f"note: 'latest' is {last}")
         return last
     if options.run not in ("", "latest") and options.history is not None:
         inside: str = os.path.join(options.history, options.run)

@@ -2,13 +2,12 @@
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 from bench import machine
-from bench.console import align, columns, count, duration, tell
+from bench.console import align, columns, count, duration, say
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import pipeline, resume
@@ -158,7 +157,7 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
         _next_steps(run.path, finished.failed, launches, more_wanted(run.document, run.overview), believed),
     ]
     if remark:
-        tell(remark, file=sys.stderr)
+        say(remark)
     reply(options, "", *lines, document=lambda: for_programs(run))
     return FAILED if finished.failed else OK
 

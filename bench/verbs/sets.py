@@ -1,10 +1,9 @@
 """The scenarios that ``--scenario``, ``--set`` and ``--with`` ask for."""
 
 import argparse
-import sys
 
 from bench import machine
-from bench.console import tell
+from bench.console import say
 from bench.core.errors import RequestError, closest
 from bench.experiments.plan.ladder import ALONE, RUNGS
 from bench.seams import discover, switching
@@ -38,7 +37,7 @@ def scenarios_of(
         kind = machine.choose_device(device)[0]
         for one in list(scenarios.values()):
             if reason := next(filter(None, (switching.switch_obstacle(on, kind) for on in one.switches)), None):
-                tell(f"{one.name} is left out: {reason}", file=sys.stderr)
+                say(f"{one.name} is left out: {reason}")
                 del scenarios[one.name]
     return tuple(scenarios.values())
 
