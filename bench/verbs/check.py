@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     whole = "also read every row, as for a run that somebody else sent you"
     parser.add_argument("--rows", action="store_true", help=whole)
     options = parser.parse_args(arguments)
-    paths = [find(name, options.results) for name in options.runs or ["latest"]]
+    paths = [find(name, options.results) for name in options.runs]
     runs = [run for path in paths for run in _runs_in(path)]
     if not runs:
         remedy = "make one with 'python -m bench run', or give the folder of one"

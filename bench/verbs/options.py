@@ -65,10 +65,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_run(self, nargs: str | None = None) -> None:
         which = f"a folder, a run id or 'latest'{'' if nargs is None else ' (default: latest)'}"
-        if nargs == "*":
-            self.add_argument("runs", nargs=nargs, metavar="RUN", help=which)
-        else:
-            self.add_argument("run", nargs=nargs, default="latest", metavar="RUN", help=which)
+        name, default = ("runs", ["latest"]) if nargs == "*" else ("run", "latest")
+        self.add_argument(name, nargs=nargs, default=default, metavar="RUN", help=which)
         self.add_results()
 
     def add_results(self) -> None:

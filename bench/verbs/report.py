@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     if options.epochs is not None and options.dataset_size is None:
         raise RequestError("--epochs", "nothing says how long an epoch is", "give --dataset-size N too")
     whole = not options.allow_incomplete
-    folders = [latest_or(name, options.results, finished=whole) for name in options.runs or ["latest"]]
+    folders = [latest_or(name, options.results, finished=whole) for name in options.runs]
     documents = beside(lambda: [verified(folder, allow_incomplete=options.allow_incomplete) for folder in folders])
     from bench.analyse.analysed import CONDENSE, Analysed
     from bench.runs.tables import free_at_once
