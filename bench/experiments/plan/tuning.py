@@ -17,7 +17,7 @@ go with it."""
 
 def next_switches(
     race: Race, tried: Tried, allow: Sequence[str], plain: Collection[str] = ()
-) -> list[tuple[str, tuple[str, ...]]]:
+) -> Sequence[tuple[str, tuple[str, ...]]]:
     """The next candidates when a race is over: the best of ``plain``, those in fp32, at each precision level; then the
     best of all with each switch by itself; then the best of those with all that gained something, the greatest gain
     first; in the end nothing."""
