@@ -82,8 +82,6 @@ def _fastest(document: RunDocument) -> str:
         return known if document.complete else "incomplete"
     launches = sum(launch.scenario == advice.fastest for launch in document.good)
     others = len(advice.not_told_apart)
-    doubts = [
-        *(["incomplete"] if not document.complete else []),
-        *(["untested"] if launches < REPLICATES_WANTED else [f"not told apart from {others}"] if others else []),
-    ]
+    doubts = ["incomplete"] * (not document.complete)
+    doubts += ["untested"] if launches < REPLICATES_WANTED else [f"not told apart from {others}"] * (others > 0)
     return advice.fastest + (f" ({', '.join(doubts)})" if doubts else "")
