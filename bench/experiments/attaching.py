@@ -30,7 +30,7 @@ from bench.core.text import digits
 from bench.experiments import interrupts
 from bench.experiments.attached_command import Commanded, Side, perform, refuse_unknown
 from bench.experiments.attached_notes import Notes, ranks_of, rows_of, usual_name, why_nothing
-from bench.experiments.lab import judged
+from bench.experiments.lab import NOT_PLANNED, judged
 from bench.experiments.measure import slowest_ms
 from bench.experiments.plan import in_turn
 from bench.experiments.plan.interval_target import IntervalTarget
@@ -46,10 +46,7 @@ from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 from bench.seams.experiment import Experiment, name_of
 
-EXPERIMENT = Experiment(
-    record=stored.Attached,
-    no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
-)
+EXPERIMENT = Experiment(record=stored.Attached, no_resume=NOT_PLANNED)
 
 STEP = (
     "from one call of the first optimizer that steps in a process to the next: with gradient accumulation several "

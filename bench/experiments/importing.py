@@ -22,7 +22,7 @@ from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import open_regular, sha256
 from bench.core.text import is_scenario
-from bench.experiments.lab import judged
+from bench.experiments.lab import NOT_PLANNED, judged
 from bench.experiments.rows import Rows
 from bench.runs import document as stored
 from bench.runs.files import check_writable, unwritable
@@ -34,10 +34,7 @@ from bench.seams.experiment import Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-EXPERIMENT = Experiment(
-    record=stored.Imported,
-    no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
-)
+EXPERIMENT = Experiment(record=stored.Imported, no_resume=NOT_PLANNED)
 
 COLUMNS = ("step_ms", "scenario", "launch", "rank", "step", "warmup")  # of a CSV; the first is required
 

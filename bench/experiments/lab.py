@@ -42,6 +42,9 @@ from bench.sites.local import WorkerHost
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
 
+NOT_PLANNED = ("that run was imported or attached, and not planned by bench", "start a run of its workload")
+"""Why a run that bench only recorded cannot be resumed, and the remedy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
