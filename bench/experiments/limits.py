@@ -17,6 +17,7 @@ from bench.core.job import Job
 from bench.core.records import canonical_json
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.obstacles import drives_several_gpus
 from bench.experiments.plan import Request, job_of
 from bench.experiments.resume import DONE
 from bench.experiments.rows import Results, Rows
@@ -43,12 +44,7 @@ ASKED = ("limits", "prove")  # options, of which either takes steps apart
 
 
 def rounds(request: Request, strategy: Strategy) -> int:
-    return request.launches if {*ASKED} & {*request.experiments} and not adds_up_to_no_step(request, strategy) else 0
-
-
-def adds_up_to_no_step(request: Request, strategy: Strategy) -> bool:
-    """Whether a process drives several GPUs, whose kernels run at the same time."""
-    return bool(request.devices) and any(len(rank.devices) > 1 for rank in strategy.ranks(request.replicas))
+    return request.launches if {*ASKED} & {*request.experiments} and not drives_several_gpus(request, strategy) else 0
 
 
 def launch(found: Found, repeat: int, lab: Lab) -> None:

@@ -11,6 +11,7 @@ from bench.seams.discover import Found
 from bench.seams.obstacle import not_installed
 from bench.seams.obstacle import obstacle as _files_tell
 from bench.seams.site import Event, interpreter_of
+from bench.seams.strategy import Strategy
 
 INTERFACES = {"cpu": "GLOO_SOCKET_IFNAME", "cuda": "NCCL_SOCKET_IFNAME"}
 """The variable by which a user names network interfaces. Gloo needs all of them. One is enough for NCCL, which takes
@@ -88,7 +89,7 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
     if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
         enough = f"--batch-per-rank {2 * parts // devices}" if request.per_rank else f"--global-batch {2 * parts}"
         return f"its batch norm would have one example at a time, and needs two; use {enough} or more"
-    if _in_threads(found, request) and not host["in_rows"]:
+    if found.strategy.threads and drives_several_gpus(request, found.strategy) and not host["in_rows"]:
         cuts = f"{found.strategy.label} cuts each tensor of a batch along its first dimension"
         return f"{cuts}, and here those have no row for each example; leave it out, or use one GPU"
     if found.strategy.rpc and not host["rpc"]:
@@ -114,12 +115,12 @@ def _as_shipped(found: Found) -> bool:
 
 def _other_half(found: Found, request: Request) -> str | None:
     """Why autocast would compute in another type than the scenario says."""
-    if not (_in_threads(found, request) and found.scenario.precision == "O1" and found.half == "bf16"):
+    in_threads = found.strategy.threads and drives_several_gpus(request, found.strategy)
+    if not (in_threads and found.scenario.precision == "O1" and found.half == "bf16"):
         return None
     return f"the threads of {found.strategy.label} have autocast in fp16, not in bf16; leave bf16 out, or use one GPU"
 
 
-def _in_threads(found: Found, request: Request) -> bool:
-    """Whether a rank drives several GPUs, each in a thread."""
-    several = any(len(rank.devices) > 1 for rank in found.strategy.ranks(request.replicas))
-    return request.device == "cuda" and found.strategy.threads and several
+def drives_several_gpus(request: Request, strategy: Strategy) -> bool:
+    """Whether a process drives several GPUs, whose kernels run at the same time: their times add up to no step."""
+    return bool(request.devices) and any(len(rank.devices) > 1 for rank in strategy.ranks(request.replicas))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from bench.core.errors import RequestError
 from bench.experiments import pipeline
 from bench.experiments.lab import Start
-from bench.experiments.limits import adds_up_to_no_step
+from bench.experiments.obstacles import drives_several_gpus
 from bench.sites.hosts.party import Party
 from bench.verbs.asked import Options, add_result, add_steps, add_work, request_of
 from bench.verbs.options import Parser, whole_number
@@ -56,7 +56,7 @@ def _limits(options: Options, parser: Parser, party: Party | None) -> int:
     chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
     request = request_of(options, chosen, party)
     request = replace(request, parity=False, experiments={"limits": True})
-    if adds_up_to_no_step(request, chosen[0].strategy):
+    if drives_several_gpus(request, chosen[0].strategy):
         problem = f"each process of {chosen[0].name} drives several GPUs at once: their times add up to no step"
         raise RequestError("--scenario", problem, "choose another, such as ddp, or one GPU")
     done = pipeline.run(request, chosen, Start(out=options.out, wait=options.wait, party=party))

@@ -15,7 +15,7 @@ from bench.core.errors import RequestError
 from bench.core.job import Training
 from bench.core.records import Host
 from bench.experiments import obstacles
-from bench.experiments.limits import adds_up_to_no_step
+from bench.experiments.obstacles import drives_several_gpus
 from bench.experiments.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch
 from bench.experiments.record import blank
 from bench.seams import discover, switching
@@ -81,7 +81,7 @@ def test_devices_that_train_are_counted(scenario: str, gpus: int, devices: int) 
     asked = request(device="cuda", devices=uuids, replicas=gpus) if gpus else request(replicas=2)
     (planned,) = launches(asked, found, one_host(8, *uuids))
     assert blank(planned.job).devices == devices
-    assert adds_up_to_no_step(asked, found[0].strategy) is (scenario in ("dp", "ddp_two_devices"))
+    assert drives_several_gpus(asked, found[0].strategy) is (scenario in ("dp", "ddp_two_devices"))
 
 
 def test_replicas_share_the_batch_and_micro_batches_are_no_devices() -> None:
