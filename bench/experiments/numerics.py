@@ -53,12 +53,11 @@ def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
     jobs: list[tuple[Job, list[Found]]] = []
     for one in scenarios:
         job = in_double(lab.request, one, 0, lab.site.hosts, seed)
-        for other, names in jobs:
-            if replace(other, scenario=job.scenario) == job:
-                names.append(one)
-                break
-        else:
+        same = next((found for other, found in jobs if replace(other, scenario=job.scenario) == job), None)
+        if same is None:
             jobs.append((job, [one]))
+        else:
+            same.append(one)
     return jobs
 
 

@@ -104,9 +104,8 @@ def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
         times = {name: seen[name] for name in RestartLook.__dataclass_fields__ if name in seen}
         look = decode(RestartLook, times, "restart") if times else None
         lab.writer.add_to(Restarts, RestartRecord.of(launch, every=every, restart=look))
-        return (
-            where_to_look(launch) or f"the next step is over {times['next_step_ms'] / 1e3:.1f} s after a rank is killed"
-        )
+        after_s = times.get("next_step_ms", 0.0) / 1e3
+        return where_to_look(launch) or f"the next step is over {after_s:.1f} s after a rank is killed"
 
     if reason is not None:
         leave_out(inner, lab, "restarting", keep, status, reason)

@@ -350,9 +350,8 @@ class _Hunt:
         self._leave_out_untrue(self._finalists)
         names = list(self._finalists())
         spare = [one for one in names[1:] if one != self.tuning.baseline]
-        while (
-            spare and self.spent_s + FEWEST_FINAL * sum(fmean(self.took_s[one]) for one in names) > self.tuning.budget_s
-        ):
+        mean_s = {name: fmean(took) for name, took in self.took_s.items()}
+        while spare and self.spent_s + FEWEST_FINAL * sum(mean_s[one] for one in names) > self.tuning.budget_s:
             names.remove(spare.pop())
         if names:
             lean, best = leanest(names[0], self.race, self.peaks_mib, self.doubtful), self.race.best()
