@@ -4,7 +4,7 @@ What a switch may recover stands in its file (``recovers``). The account of the 
 there is of it; the best switch is then measured in turns with the scenario, and the prediction is scored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench.core.errors import RequestError
@@ -80,9 +80,8 @@ def predicted(lab: Lab) -> Proofs:
 
 def candidates(
     found: Found, device: str, launch: LaunchRecord, work: Work | None
-) -> Sequence[tuple[str, dict[str, float]]]:
+) -> Iterator[tuple[str, dict[str, float]]]:
     """The scenario with each switch that goes with it here, and what that recovers: parts of a step by name."""
-    made = []
     for name, file in discover.names(SWITCH).items():
         declared = switching.load_switch(name, file)
         on, recovers = {one.name for one in found.switches}, declared.recovers.get(device, {})
@@ -96,8 +95,7 @@ def candidates(
         except RequestError:
             continue  # it does not go with this scenario
         if why_not is None:
-            made.append((switched.name, dict(recovers)))
-    return made
+            yield switched.name, dict(recovers)
 
 
 def missing(document: RunDocument, request: Request) -> bool:
