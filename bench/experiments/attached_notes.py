@@ -1,14 +1,14 @@
 """The notes of a recorder (``bench/worker/attached``), one file for each process, and the ranks that they are of."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from bench.core.codec import decode, encode
 from bench.core.files import Json, open_regular, parse_json
-from bench.experiments.rows import Rows
 from bench.runs.fields import Amount, Count, Names, Pid
+from bench.runs.frames import TableRow
 from bench.runs.launches import Effective
 
 NOTES_BYTES = 1 << 30  # of one process: a step takes some 40
@@ -129,18 +129,15 @@ def ranks_of(notes: Sequence[Notes]) -> tuple[list[Notes], list[str]]:
     return ranks, left
 
 
-def rows_of(notes: Notes, steps: int, warmup: int) -> Rows:
+def rows_of(notes: Notes, steps: int, warmup: int) -> Iterator[TableRow]:
     """The first ``steps`` of a rank."""
-    rows = []
     start_ns = notes.marks_ns[0] if notes.marks_ns else 0
     for step in range(steps):
         host_ms = (notes.marks_ns[step + 1] - notes.marks_ns[step]) / 1e6
         step_ms = notes.spans_ms[step] if notes.cuda else host_ms
         data_ms = notes.waits_ms[step + 1] if step + 1 < len(notes.waits_ms) else None
-        times = {"start_ns": start_ns, "data_ms": data_ms, "step_ms": step_ms}
-        rows.append({"step": step, "warmup": step < warmup, **times})
+        yield {"step": step, "warmup": step < warmup, "start_ns": start_ns, "data_ms": data_ms, "step_ms": step_ms}
         start_ns += round(step_ms * 1e6)
-    return rows
 
 
 def usual_name(ran: Effective) -> str:

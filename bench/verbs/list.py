@@ -1,7 +1,7 @@
 """``python -m bench list``: every scenario, and whether it can run here; workloads, strategies and sites."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench import machine
@@ -102,10 +102,9 @@ def _rows(kind: Kind, declared: Callable[[str, str], Row], *unknown: str) -> lis
     return rows
 
 
-def _yes_or_no(rows: list[Row]) -> list[str]:
-    width, lines = max(len(row["name"]) for row in rows), []
+def _yes_or_no(rows: list[Row]) -> Iterator[str]:
+    width = max(len(row["name"]) for row in rows)
     for row in rows:
-        lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
+        yield f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}"
         if row["reason"]:
-            lines.append(f"  {'':<{width}}       {row['reason']}")
-    return lines
+            yield f"  {'':<{width}}       {row['reason']}"

@@ -254,7 +254,7 @@ def test_the_process_with_more_steps_counts() -> None:
 def test_steps_on_a_gpu_are_those_of_its_events() -> None:
     """One after another from the first mark, however far the host runs ahead; a step without its event is none."""
     of = notes(0, 4, 11, "cuda", spans_ms=[3.0, 4.0, 5.0])
-    rows = rows_of(of, of.steps, 1)
+    rows = list(rows_of(of, of.steps, 1))
     assert [row["step_ms"] for row in rows] == [3.0, 4.0, 5.0]
     assert [row["warmup"] for row in rows] == [True, False, False]
     assert [row["start_ns"] for row in rows] == [10_000_000, 13_000_000, 17_000_000]
