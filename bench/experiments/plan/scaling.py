@@ -50,13 +50,12 @@ def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> 
 def without_exchanges(scaling: Scaling) -> tuple[tuple[int, int], ...]:
     """Numbers of ranks that are to compute side by side, each with the batch of a rank: what predictions need. Of more
     devices than are measured, as many as are."""
-    pairs = set()
-    for mode in ("weak", *scaling.modes):
-        for count in {1, *scaling.counts, *scaling.to_predict}:
-            batch = scaling.batch_of_rank(mode, count)
-            if batch is not None:
-                pairs.add((min(count, max(scaling.counts)), batch))
-    return tuple(sorted(pairs))
+    pairs = {
+        (min(count, max(scaling.counts)), scaling.batch_of_rank(mode, count))
+        for mode in ("weak", *scaling.modes)
+        for count in (1, *scaling.counts, *scaling.to_predict)
+    }
+    return tuple(sorted((count, batch) for count, batch in pairs if batch is not None))
 
 
 def job_at(
