@@ -8,6 +8,7 @@ rounds. ``benchmarks/chance.py`` shows the coverage.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -33,7 +34,7 @@ class IntervalTarget:
     started: float
     later: int = 0
     clock: Callable[[], float] = time.monotonic
-    medians: dict[str, list[float]] = field(default_factory=dict)
+    medians: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     refused: bool = False
@@ -43,19 +44,19 @@ class IntervalTarget:
         if median_ms is None:
             self.failed.add(scenario)
             return
-        self.medians.setdefault(scenario, []).append(median_ms)
+        self.medians[scenario].append(median_ms)
         self.seconds.setdefault(scenario, []).append(wall_s)
 
     def half_width(self, scenario: str) -> float | None:
         """Relative half-width of the 95 % interval, its larger side; None below two launches."""
         from bench.analyse.intervals import estimate
 
-        percent = estimate(self.medians.get(scenario, [])).half_width_percent
+        percent = estimate(self.medians[scenario]).half_width_percent
         return None if percent is None else percent / 100.0
 
     def next_round(self, scenarios: Sequence[str]) -> list[str]:
         """Those of ``scenarios`` that have another launch: all that can, while one of them is not precise enough."""
-        able = [name for name in scenarios if name not in self.failed and self._launches(name) < MOST_LAUNCHES]
+        able = [name for name in scenarios if name not in self.failed and len(self.medians[name]) < MOST_LAUNCHES]
         return able if any(not self._reached(name) for name in able) else []
 
     def affords(self, scenarios: Sequence[str]) -> bool:
@@ -71,19 +72,16 @@ class IntervalTarget:
     def spent_s(self) -> float:
         return self.clock() - self.started
 
-    def _launches(self, scenario: str) -> int:
-        return len(self.medians.get(scenario, []))
-
     def _reached(self, scenario: str) -> bool:
         """Whether the interval is narrow enough, by launches enough that it means something."""
         width = self.half_width(scenario)
-        return self._launches(scenario) >= FEWEST_LAUNCHES and width is not None and width <= self.target
+        return len(self.medians[scenario]) >= FEWEST_LAUNCHES and width is not None and width <= self.target
 
     def outcome(self, scenarios: Sequence[str]) -> IntervalTargetRecord:
         """The target and what came of it, for run.json."""
         reached = {
-            name: Reached(launches=self._launches(name), half_width=self.half_width(name), reached=self._reached(name))
-            for name in scenarios
+            one: Reached(launches=len(self.medians[one]), half_width=self.half_width(one), reached=self._reached(one))
+            for one in scenarios
         }
         measured = [state.reached for name, state in reached.items() if name not in self.failed]
         stopped_by = "failures" if not measured else "budget" if self.refused else "launches"
