@@ -28,7 +28,7 @@ from bench.verbs.options import DEFAULT_OUT, Parser, called, check_apex, whole_n
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
 MOST_DEFAULT_WORKERS = 4
-SAME = ("profile", "impl", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
+SAME = ("set", "profile", "impl", "seed", "fresh", "label", "input_sweep", "until_precision", "trace", "force")
 """Options that stand in a request under the same name and as they are given."""
 
 
@@ -212,7 +212,7 @@ def request_of(
         replicas=replicas,
         task=_task(options, trained, device),
         global_batch=fitting,
-        **{name: getattr(options, name) for name in SAME} | {"parity": options.parity and not options.input_sweep},
+        **{name: getattr(options, name) for name in SAME},
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
         launches=max(options.launches or profile.launches, fewest),
@@ -220,11 +220,10 @@ def request_of(
         stall_timeout_s=options.stall_timeout,
         budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
         diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
+        parity=options.parity and not options.input_sweep,
         per_rank=options.batch_per_rank is not None,
-        set=options.set,
         site=site if options.site == site else site_file,
         workers=workers,
-        input_sweep=options.input_sweep,
         python=None if pythons or not options.pythons else options.pythons[0],
         pythons=pythons or {},
         experiments=options.experiments,
