@@ -135,16 +135,16 @@ def resumed(options: Options, parser: Parser, party: Party | None) -> int:
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
     launches = options.launches or request.launches
     if not resume.anything_missing(document, replace(request, launches=launches)):
-        nothing = f"{os.path.basename(path)} has all that was asked for: there is nothing to resume"
-        return _show(Finished.read(path), launches, options, nothing)
+        finished = Finished.read(path)
+        say(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume")
+        return _show(finished, launches, options)
     request, scenarios = resume.continued(path, document, party, force=options.force)
     start = Start(out=options.out, wait=options.wait, resumed=path, party=party)
     return _show(pipeline.run(replace(request, launches=launches), scenarios, start), launches, options)
 
 
-def _show(finished: Finished, launches: int, options: Options, remark: str = "") -> int:
-    """Print the answer, the table and what to do next. ``launches``: of each scenario. ``remark``: comes before all of
-    it, on standard error."""
+def _show(finished: Finished, launches: int, options: Options) -> int:
+    """Print the answer, the table and what to do next. ``launches``: of each scenario."""
     from bench.words.advice import more_wanted
 
     run = finished.run
@@ -156,8 +156,6 @@ def _show(finished: Finished, launches: int, options: Options, remark: str = "")
         "",
         _next_steps(run.path, finished.failed, launches, more_wanted(run.document, run.overview), believed),
     ]
-    if remark:
-        say(remark)
     reply(options, "", *lines, document=lambda: for_programs(run))
     return FAILED if finished.failed else OK
 
