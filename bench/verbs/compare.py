@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     compared = _compare(options, scenario_names(options.scenario))
     from bench.report import comparison
 
-    files = _written(compared, options.out)
+    files = [] if options.out is None else _written(compared, options.out)
     text = comparison.as_text(compared, columns(people(options)))
     reply(options, text, document=lambda: {**comparison.for_programs(compared), "files": files})
     if files:
@@ -107,12 +107,10 @@ def _compare(options: argparse.Namespace, names: list[str] | None) -> "Compared"
     return between_runs.runs(base, new, names)
 
 
-def _written(compared: "Compared", out: str | None) -> list[str]:
+def _written(compared: "Compared", out: str) -> list[str]:
     from bench.report import comparison, drawing
     from bench.report.page import put
 
-    if out is None:
-        return []
     with drawing.styled():
         plot = comparison.forest(compared)
     files = {} if plot is None else {"comparison.svg": plot.svg.encode(), "comparison.png": plot.png}
