@@ -159,8 +159,7 @@ def _supervise(command: subprocess.Popen[bytes], watch: "_Watch", limit_s: float
                 if received.si_code != SENT_BY_THE_KERNEL:
                     command.send_signal(received.si_signo)
         watch.look(command.pid)
-        code = command.poll()
-        if code is not None:
+        if (code := command.poll()) is not None:
             for number in interrupts.SIGNALS if interrupted else ():  # what there is is sealed, and 'timeout' sends two
                 signal.signal(number, signal.SIG_IGN)
             return (code if code >= 0 else 128 - code), interrupted

@@ -151,8 +151,7 @@ def why_nothing(notes: Sequence[Notes]) -> str:
     """Why there is no step among the notes of a command's processes."""
     if problem := next((one.problem for one in notes if one.problem), None):
         return problem
-    stepped = sum(len(one.marks_ns) for one in notes)
-    if stepped:
+    if stepped := sum(len(one.marks_ns) for one in notes):
         return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step is what lies between two"
     unseen = (
         "those of a class that is not torch.optim.Optimizer, as fastai's, are not seen, nor is Python with -I, -E or "

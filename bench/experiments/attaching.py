@@ -263,8 +263,7 @@ def _add(
     ]
     record = _record(done, ranks, head, warmup, fewest, kept)
     memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
-    others = sum((Counter(one.end.others) for one in ranks), Counter())
-    if others:
+    if others := sum((Counter(one.end.others) for one in ranks), Counter()):
         calls, names = count(others.total(), "call"), ", ".join(others)
         left.append(f"{calls} of other optimizers ({names}): steps are those of the first")
     loss = ranks[0].end.final_loss

@@ -62,8 +62,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterat
 
 def _measure(job: Job, lab: Lab, target: IntervalTarget | None, affords: Affords) -> None:
     """One measured launch, or a record of why there cannot be one; once more if other work held it up."""
-    reason = lab.obstacles[job.scenario]
-    if reason is not None:
+    if (reason := lab.obstacles[job.scenario]) is not None:
         lab.writer.add(replace(record.blank(job), status="unsupported", reason=reason))
         return
     done = perform(job, lab, "measuring", partial(_kept, lab))

@@ -80,8 +80,7 @@ def obstacle(found: Found, request: Request, host: Event | None = None) -> str |
     if reason is not None or host is None:
         return reason
     host = interpreter_of(host, found.environment)
-    lacking = [package for package in found.scenario.packages if package not in host["packages"]]
-    if lacking:
+    if lacking := [package for package in found.scenario.packages if package not in host["packages"]]:
         return not_installed(lacking[0])
     since, installed = found.strategy.torch_on_cpu, host["torch"]
     if request.device == "cpu" and tuple(map(int, installed.split(".")[:2])) < since:

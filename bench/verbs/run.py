@@ -97,8 +97,7 @@ def _run(options: Options, parser: Parser, party: Party | None) -> int:
 def refuse_one_host(options: Options) -> None:
     """Refuse what cannot be measured on several hosts."""
     why = ON_ONE_HOST | {name: one.one_host for name, one in experiments().items() if one.one_host}
-    alone = next((name for name in why if getattr(options, name)), None)
-    if alone is not None:
+    if alone := next((name for name in why if getattr(options, name)), None):
         option, what = f"--{alone.replace('_', '-')}", f"it is measured on one host ({why[alone]})"
         raise RequestError(option, what, "start bench on one host for it")
     if len(options.pythons) > 1:

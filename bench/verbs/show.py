@@ -70,8 +70,7 @@ def for_programs(run: "Analysed") -> dict[str, object]:
     if run.document.environments:
         compared = {"differences": differences(run.document), "pairs": pairs(run), "numerics": numerics(run)}
         document["environments_compared"] = compared
-    swept = found_by(run.document)
-    if swept is not None:
+    if (swept := found_by(run.document)) is not None:
         both = together(run.document, run.good_stats)
         values = {"answer": sentence(swept, both), "enough": swept.enough, "rates": records(rates(swept, both))}
         document["input"] = values
