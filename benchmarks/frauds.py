@@ -32,18 +32,25 @@ def build(parts):
 
 HONEST = {"strategy": "ddp", "precision": "O0", "fault": "pass"}
 
-NAN_LATER = """def poisoned(batch):
-        calls.append(1)
-        loss = forward(batch)
-        return loss * float("nan") if len(calls) == 4 else loss
-    session.forward = poisoned"""
 
-TIMID = """def timid():
-        group = session.optimizer.param_groups[0]
+def step(body: str, before: str = "") -> str:
+    """A fault: these lines in place of the step of the optimizer, ``optimize()``."""
+    return f"{before}\n    def step():\n        {body}\n    session.optimize = step"
+
+
+def forward(body: str) -> str:
+    """A fault: these lines in place of the forward pass, ``forward(batch)``."""
+    return f"def changed(batch):\n        {body}\n    session.forward = changed"
+
+
+NAN_LATER = forward("""calls.append(1)
+        loss = forward(batch)
+        return loss * float("nan") if len(calls) == 4 else loss""")
+
+TIMID = step("""group = session.optimizer.param_groups[0]
         group["lr"] /= 2
         optimize()
-        group["lr"] *= 2
-    session.optimize = timid"""
+        group["lr"] *= 2""")
 
 STRANGER = "[weights.data.mul_(1 + parts.rank / 100) for weights in session.model.parameters()]"
 
@@ -64,48 +71,36 @@ ONE_RANK = """def shared(name, gradient):
         optimize()
     session.optimize = step"""
 
-LATE = """def step():
-        now = [weight.grad.clone() for weight in weights.values()]
+LATE = step("""now = [weight.grad.clone() for weight in weights.values()]
         for weight, before in zip(weights.values(), calls or now):
             weight.grad.copy_(before)
         calls[:] = now
         optimize()
         for weight, mine in zip(weights.values(), now):
-            weight.grad.copy_(mine)
-    session.optimize = step"""
+            weight.grad.copy_(mine)""")
 
-UNDECAYED = """def step():
-        group = session.optimizer.param_groups[0]
+UNDECAYED = step("""group = session.optimizer.param_groups[0]
         decay, group["weight_decay"] = group["weight_decay"], 0.0
         optimize()
-        group["weight_decay"] = decay
-    session.optimize = step"""
+        group["weight_decay"] = decay""")
 
-COARSE_LATER = """def later(batch):
-        calls.append(1)
+COARSE_LATER = forward("""calls.append(1)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=len(calls) > 1):
-            return forward(batch)
-    session.forward = later"""
+            return forward(batch)""")
 
-MASTERLESS = """def step():
-        optimize()
+MASTERLESS = step("""optimize()
         for master, half in zip(session.amp.masters, session.amp.half_weights):
-            master.data.copy_(half)
-    session.optimize = step"""
+            master.data.copy_(half)""")
 
-WHILE_MEASURED = """def step():
-        calls.append(1)
+WHILE_MEASURED = step("""calls.append(1)
         if 1 < len(calls) <= parts.job.steps:
             for weight in weights.values():
                 weight.grad *= 2
-        optimize()
-    session.optimize = step"""
+        optimize()""")
 
-SKIPPING = """def step():
-        calls.append(1)
+SKIPPING = step("""calls.append(1)
         if not (1 < len(calls) <= parts.job.steps and len(calls) % 2):
-            optimize()
-    session.optimize = step"""
+            optimize()""")
 
 COARSE_BUCKETS = """from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
     session.module.register_comm_hook(None, bf16_compress_hook)"""
