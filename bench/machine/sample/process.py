@@ -13,7 +13,7 @@ from bench.core import children
 from bench.core.channel import Channel, Message, die_with_parent
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
 from bench.machine.sample.attribution import Reading, unavailable
-from bench.machine.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
+from bench.machine.sample.sources import GpuMemory, Nothing, Rss, given
 from bench.runs.spool import Spool, spool_path
 
 MEMORY_PERIOD_NS = 250_000_000
@@ -78,12 +78,13 @@ class Cost:
 class Watched:
     """A launch that is being sampled.
 
-    ``ranks``: rank by PID. ``devices``: by PID, None if unknown. ``seen``: the (PID, device) that had a row.
+    ``head``: launch, scenario and host of its rows. ``ranks``: rank by PID. ``devices``: by PID, None if unknown.
+    ``seen``: the (PID, device) that had a row.
     ``answers``: by GPU, None once its processes could be listed, until then why not. ``probing``: PIDs with the probe.
     ``gaps``: GPUs whose list is no longer available. ``scrambled``: the driver's count at the start.
     """
 
-    scenario: str
+    head: dict[str, object]
     spool: Spool
     ranks: dict[int, int] = field(default_factory=dict)
     devices: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
@@ -172,20 +173,20 @@ class Loop:
             self.device_clock.start(t_ns)
             self.device_ticks = 0
         if launch not in self.launches:
-            watched = Watched(scenario=scenario, spool=Spool(spool_path(self.folder, launch)))
-            self.launches[launch] = watched
+            head = {"launch": launch, "scenario": scenario, "host": self.host}
+            self.launches[launch] = Watched(head=head, spool=Spool(spool_path(self.folder, launch)))
             if isinstance(self.memory, GpuMemory):
-                watched.scrambled = self.memory.nvml.scrambled
+                self.launches[launch].scrambled = self.memory.nvml.scrambled
                 if not begun:
                     self.memory.begin(survey=False)
-        self.launches[launch].ranks[pid] = rank
-        given_devices = {pid: None if devices is None else tuple(devices)}
-        self.launches[launch].devices |= given_devices
+        watched = self.launches[launch]
+        watched.ranks[pid] = rank
+        watched.devices[pid] = None if devices is None else tuple(devices)
         if self.gpus and self.nvml is None:
-            unknown = given(self.gpus, given_devices)
-            self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, launch)
+            unknown = given(self.gpus, {pid: watched.devices[pid]})
+            self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, watched)
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
-            self._sample_memory(t_ns, launch, self.launches[launch].devices)  # all at one time: there may be no other
+            self._sample_memory(t_ns, watched)  # all ranks at one time: there may be no other
 
     def _on_edge(self, launch: int) -> None:
         """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
@@ -199,7 +200,7 @@ class Loop:
         if isinstance(self.memory, Rss) and launch in self.launches:
             watched, start_ns = self.launches[launch], time.perf_counter_ns()
             readings, _ = self.memory.read(watched.devices)
-            self._write_memory(start_ns, launch, self.memory.with_pss(readings))
+            self._write_memory(start_ns, self.memory.with_pss(readings), watched)
             watched.costs["pss"].add(time.perf_counter_ns() - start_ns)
             watched.probing.update(watched.ranks)
 
@@ -272,33 +273,32 @@ class Loop:
             waking_ns = 0
         if memory_due:
             start_ns = time.perf_counter_ns()
-            for launch, watched in self.launches.items():
-                self._sample_memory(t_ns, launch, watched.devices)
+            for watched in self.launches.values():
+                self._sample_memory(t_ns, watched)
             self.memory_clock.done(start_ns - waking_ns, time.perf_counter_ns())
         self.counted_ns = time.process_time_ns()
 
     def _sample_devices(self, nvml: Nvml, t_ns: int, waking_ns: int) -> None:
         start_ns = time.perf_counter_ns()
         links = self.device_ticks % LINKS_EVERY == 0
-        for launch, watched in self.launches.items():
+        for watched in self.launches.values():
             gpus = given(self.gpus, watched.devices)
-            self._write_devices(t_ns, {uuid: nvml.device_sample(uuid, links=links) for uuid in gpus}, launch)
+            self._write_devices(t_ns, {uuid: nvml.device_sample(uuid, links=links) for uuid in gpus}, watched)
         self.device_ticks += 1
         end_ns = time.perf_counter_ns()
         self.device_clock.done(start_ns - waking_ns, end_ns)
         for watched in self.launches.values():
             watched.costs["device"].add(end_ns - start_ns)
 
-    def _sample_memory(self, t_ns: int, launch: int, ranks: Ranks) -> None:
+    def _sample_memory(self, t_ns: int, watched: Watched) -> None:
         start_ns = time.perf_counter_ns()
-        watched = self.launches[launch]
-        readings, answers = self.memory.read(ranks)
+        readings, answers = self.memory.read(watched.devices)
         readings = [reading for reading in readings if reading.pid not in watched.probing]
         for uuid, reason in answers.items():
             readings += self._gap(watched, uuid, reason)
             if reason is None or uuid not in watched.answers:
                 watched.answers[uuid] = reason
-        self._write_memory(t_ns, launch, readings)
+        self._write_memory(t_ns, readings, watched)
         watched.costs["memory"].add(time.perf_counter_ns() - start_ns)
 
     def _gap(self, watched: Watched, uuid: str, reason: str | None) -> list[Reading]:
@@ -311,15 +311,13 @@ class Loop:
         watched.gaps.add(uuid)
         return [unavailable(pid, uuid, reason) for pid in sorted(pid for pid, device in watched.seen if device == uuid)]
 
-    def _write_memory(self, t_ns: int, launch: int, readings: list[Reading]) -> None:
-        watched = self.launches[launch]
-        head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
+    def _write_memory(self, t_ns: int, readings: list[Reading], watched: Watched) -> None:
+        head = watched.head | {"t_ns": t_ns}
         watched.seen.update((reading.pid, reading.device) for reading in readings)
         watched.spool.append("memory", [reading.row(watched.ranks[reading.pid], **head) for reading in readings])
 
-    def _write_devices(self, t_ns: int, samples: dict[str, dict[str, object]], launch: int) -> None:
-        watched = self.launches[launch]
-        head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
+    def _write_devices(self, t_ns: int, samples: dict[str, dict[str, object]], watched: Watched) -> None:
+        head = watched.head | {"t_ns": t_ns}
         watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])
 
 

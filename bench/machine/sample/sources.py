@@ -165,15 +165,12 @@ class GpuMemory:
             self._probes[rank] = lists
             return
         before = self._probes.pop(rank, {})
-        risen = {match_probe(before.get(uuid, {}), lists[uuid], self._taken(uuid, ranks) - {rank}) for uuid in own}
-        risen -= {None}
+        taken = {uuid: {*ranks, *(pid for device, pid in self._aliases if device == uuid)} - {rank} for uuid in own}
+        risen = {match_probe(before.get(uuid, {}), lists[uuid], taken[uuid]) for uuid in own} - {None}
         listed = risen.pop() if len(risen) == 1 else None
         self.probed[rank] = listed
         if listed is not None and listed != rank:
             self._alias(listed, rank, "nvml_probe", own)
-
-    def _taken(self, uuid: str, ranks: Ranks) -> set[int]:
-        return set(ranks) | {pid for device, pid in self._aliases if device == uuid}
 
     def _alias(self, listed: int, rank: int, source: str, gpus: Collection[str]) -> None:
         """On these GPUs. What a probe shows is true of the rank's own: a sandbox such as gVisor gives all its processes
