@@ -16,7 +16,6 @@ accumulation and compile within 1 +- 2 %.
 import os
 import subprocess
 import sys
-import time
 from typing import IO
 
 import launching
@@ -56,7 +55,6 @@ def main() -> int:
     if job.processes > 1:
         parser.error(f"--gpus: {job.processes} GPUs are chosen and one is compared; name one")
     os.environ.update(launching.KEEP_FREED)
-    measured: list[list[tuple[str, float | None]]] = []
     with (
         launching.folder() as where,
         Handwritten(job, where) as script,
@@ -65,16 +63,8 @@ def main() -> int:
         launched = launching.Turns(host, job, where, steps=steps)
         launched.wait_until_warm()
         script.wait_until_warm()
-        end = time.monotonic() + options.seconds
-        while time.monotonic() < end or len(measured) < 2:
-            order = paired.LONG[len(measured) % 2]
-            measured.append([(kind, None if launched_turn(kind, launched) else script.train(steps)) for kind in order])
-        turns = launched.finish()[0]
+        rounds = launching.in_turns(launched, "B", lambda: script.train(steps), options.seconds, 2)
         version = launching.torch_version(host)
-    seconds = iter([turn.seconds for turn in turns])
-    rounds = [
-        paired.round_of((kind, next(seconds) if taken is None else taken) for kind, taken in one) for one in measured
-    ]
     comparison = paired.Comparison.of_rounds(
         rounds,
         options.pairs,
@@ -87,13 +77,6 @@ def main() -> int:
     return paired.finish(
         "against_handwritten", [comparison], [enough], as_json=options.json, torch=version, steps=steps
     )
-
-
-def launched_turn(kind: str, launched: launching.Turns) -> bool:
-    """Let bench's launch do a block where it is its turn; it keeps the time itself."""
-    if kind == "B":
-        launched.step()
-    return kind == "B"
 
 
 class Handwritten:

@@ -4,9 +4,9 @@ import argparse
 import json
 import math
 import os
-import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -104,14 +104,9 @@ def planned(options: argparse.Namespace, model: str, image_size: int, batch: int
     )
 
 
-@contextmanager
-def folder() -> Iterator[str]:
+def folder() -> "tempfile.TemporaryDirectory[str]":
     """A folder for what ranks write, gone afterwards."""
-    path = tempfile.mkdtemp(prefix="bench-benchmark-")
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
+    return tempfile.TemporaryDirectory(prefix="bench-benchmark-")
 
 
 @contextmanager
@@ -303,6 +298,24 @@ class Turns:
         self.listener.close()
         results = read(self.job)
         return [[Turn(**turn) for turn in result["blocks"]] for (result,) in results]
+
+
+def in_turns(launched: Turns, name: str, other: Callable[[], float], seconds: float, least: int) -> list[paired.Round]:
+    """Rounds of a launch, which is the ``name`` of A and B, and something else that does a block and returns its
+    seconds: for so many seconds, and at least so many rounds. A block takes as long as on the slowest rank."""
+    orders: list[str] = []
+    taken: list[float] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(orders) < least:
+        orders.append(paired.LONG[len(orders) % 2])
+        for kind in orders[-1]:
+            if kind == name:
+                launched.step()
+            else:
+                taken.append(other())
+    slowest = (max(turn.seconds for turn in same) for same in zip(*launched.finish(), strict=True))
+    others = iter(taken)
+    return [paired.round_of((kind, next(slowest if kind == name else others)) for kind in order) for order in orders]
 
 
 def stay_on_cores(job: Job, pids: Mapping[int, int]) -> None:

@@ -17,6 +17,7 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -210,14 +211,20 @@ class Check:
     by_noise: bool = False
 
 
-def parser(doc: str | None, *, pairs: int) -> argparse.ArgumentParser:
-    """The options that every benchmark has; ``doc``: its module docstring."""
+def parser(doc: str | None, *, pairs: int | None = None) -> argparse.ArgumentParser:
+    """The options that every benchmark has. ``doc``: its module docstring. ``pairs``: the default, if it has any."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", action="store_true", help="one JSON document on standard output, raw values included")
-    made.add_argument(
-        "--pairs", type=int, default=pairs, metavar="N", help=f"replicates of the ratio (default: {pairs})"
-    )
+    if pairs:
+        of_ratio = f"replicates of the ratio (default: {pairs})"
+        made.add_argument("--pairs", type=int, default=pairs, metavar="N", help=of_ratio)
     return made
+
+
+def bench(*words: str) -> Any:
+    """What a command of bench prints as JSON."""
+    command = [sys.executable, "-m", "bench", *words]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout)
 
 
 def progress(text: str) -> None:

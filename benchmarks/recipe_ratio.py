@@ -12,13 +12,11 @@ cores, since one core of a shared machine is not as fast as another, and glibc k
 This is a test of equivalence: it passes when the whole 95 % interval of B / A lies within 1 +- 3 %.
 """
 
-import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from typing import Any
 
 import launching
@@ -88,10 +86,8 @@ def measured(names: list[str], where: str, *, model: str, image_size: int, globa
     """A run of these scenarios by the command line, with its reference."""
     size = ["--model", model, "--image-size", str(image_size), "--global-batch", str(global_batch)]
     once = ["--launches", "1", "--warmup", str(launching.WARMUP), "--iters", "5", "--device", "cpu", "--wait"]
-    command = [sys.executable, "-m", "bench", "run", "--scenario", ",".join(names), *size, *once, "--json"]
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    done = subprocess.run([*command, "--out", where], stdout=subprocess.PIPE, text=True, check=True, cwd=root)
-    return Analysed.of(read(json.loads(done.stdout)["path"]))
+    done = paired.bench("run", "--scenario", ",".join(names), *size, *once, "--json", "--out", where)
+    return Analysed.of(read(done["path"]))
 
 
 def started(file: str, processes: int) -> list[str]:
@@ -124,19 +120,7 @@ def compared(host: Any, job: Job, file: str, where: str, seconds: float, steps: 
         launching.stay_on_cores(job, other.pids)
         for _ in range(launching.WARMUP // steps):
             other.step()
-        orders: list[str] = []
-        scripted: list[float] = []
-        end = time.monotonic() + seconds
-        while time.monotonic() < end or len(orders) < 2 * pairs:
-            orders.append(paired.LONG[len(orders) % 2])
-            for kind in orders[-1]:
-                if kind == "A":
-                    launched.step()
-                else:
-                    scripted.append(other.step())
-    turns = [max(turn.seconds for turn in same) for same in zip(*launched.finish(), strict=True)]
-    taken = {"A": iter(turns), "B": iter(scripted)}
-    rounds = [paired.round_of((kind, next(taken[kind])) for kind in order) for order in orders]
+        rounds = launching.in_turns(launched, "A", other.step, seconds, 2 * pairs)
     return paired.Comparison.of_rounds(
         rounds,
         pairs,

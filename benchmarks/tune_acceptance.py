@@ -7,13 +7,7 @@ fastest of ``--set published``, by what the search saw of them, five times each 
 them against the winner. It passes when the search kept its budget and none of the three is faster than the winner.
 """
 
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import launching
 import paired
@@ -34,7 +28,7 @@ def main() -> int:
     size += ["--global-batch", str(options.global_batch)] if options.global_batch else []
     with launching.folder() as where:
         began = time.monotonic()
-        search = bench("tune", *size, "--budget", options.budget, "--wait", "--out", where, "--json")
+        search = paired.bench("tune", *size, "--budget", options.budget, "--wait", "--out", where, "--json")
         took_s = time.monotonic() - began
         tuning = search["experiments"]["tuning"]
         winner = tuning["finalists"][0]
@@ -42,9 +36,9 @@ def main() -> int:
         rivals = sorted((name for name in DEFAULT if name in seen and name != winner), key=seen.__getitem__)[:RIVALS]
         paired.progress(f"the search found {winner} in {took_s:.0f} s; against {', '.join(rivals)}")
         again = ["--scenario", ",".join((winner, *rivals)), "--launches", str(options.pairs)]
-        run = bench("run", *size, *again, "--no-parity", "--wait", "--out", where, "--json")
+        run = paired.bench("run", *size, *again, "--no-parity", "--wait", "--out", where, "--json")
         named = ["--scenario", ",".join(rivals), "--against", winner]
-        compared = bench("compare", run["path"], *named, "--json")
+        compared = paired.bench("compare", run["path"], *named, "--json")
     rows = [row for row in compared["comparisons"] if row["metric"] == "step_time"]
     checks = [
         paired.Check(
@@ -59,13 +53,6 @@ def main() -> int:
     checks.append(paired.Check(f"the search took {took_s:.0f} s of {limit_s:.0f} s", took_s <= limit_s))
     more = {"winner": winner, "candidates": tuning["candidates"], "stopped_by": tuning["stopped_by"]}
     return paired.finish("tune_acceptance", [], checks, as_json=options.json, **more)
-
-
-def bench(*arguments: str | Sequence[str]) -> Any:
-    """What the command prints as JSON."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    command = [sys.executable, "-m", "bench", *map(str, arguments)]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=root).stdout)
 
 
 if __name__ == "__main__":
