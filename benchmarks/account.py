@@ -45,8 +45,7 @@ PORT = "29410"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser = paired.parser(__doc__)
     parser.add_argument("--launches", type=int, default=10, metavar="N", help="of each model (default: 10)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     parser.add_argument("--planted", action="store_true", help="only what is planted")

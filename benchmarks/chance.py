@@ -12,7 +12,6 @@ logarithms, 1 % unless a row says otherwise), and what is done with them is the 
 any comparison finds a difference that is not there.
 """
 
-import argparse
 import math
 import sys
 import time
@@ -85,7 +84,10 @@ class Row:
 
 
 def main() -> int:
-    options = arguments().parse_args()
+    parser = paired.parser(__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"drawn for a row (default: {RUNS})")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of what is drawn (default: {SEED})")
+    options = parser.parse_args()
     started = time.monotonic()
     rows: list[Row] = []
     for number, part in enumerate(PARTS):
@@ -103,14 +105,6 @@ def main() -> int:
         seed=options.seed,
         wall_s=wall_s,
     )
-
-
-def arguments() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    made.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"drawn for a row (default: {RUNS})")
-    made.add_argument("--seed", type=int, default=SEED, help=f"of what is drawn (default: {SEED})")
-    return made
 
 
 # Runs

@@ -11,7 +11,6 @@ its call to the proof of the first.
 Both benches must exit with 0, and the meeting may take a second longer than one without an attack.
 """
 
-import argparse
 import json
 import os
 import random
@@ -24,7 +23,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import paired
+
 ALLOWED_S = 1.0
 SLOW_CALLERS = 400
 KEPT_CALLS = 5
@@ -35,10 +35,9 @@ Address = tuple[str, int]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = paired.parser(__doc__)
     parser.add_argument("--messages", type=int, default=10_000, help="how many to send (default: 10000)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     quiet, attacked = met(0, options.seed), met(options.messages, options.seed)
     delay_s = attacked["met_s"] - quiet["met_s"]
@@ -79,7 +78,7 @@ def start(folder: str, index: int, port: int) -> "subprocess.Popen[str]":
     home = os.path.join(folder, str(index))
     os.makedirs(home)
     host = {"RANK": str(index), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    own = {"BENCH_SECRET": "for the attack", "BENCH_LOCK_DIR": home, "PYTHONPATH": ROOT}
+    own = {"BENCH_SECRET": "for the attack", "BENCH_LOCK_DIR": home, "PYTHONPATH": paired.ROOT}
     return subprocess.Popen(
         [sys.executable, "-m", "bench", "run", *OPTIONS, "--iters", "3"],
         cwd=home,

@@ -35,7 +35,8 @@ def main() -> int:
             launching.launch(hosts[kind], job, where)  # the first one finds files uncached
 
         def measure(kind: str) -> float:
-            return first_forward_s(launching.launch(hosts[kind], job, where).results)
+            of_ranks = launching.launch(hosts[kind], job, where).results
+            return float(max(rank["first_forward_s"] for rank in of_ranks))
 
         measured = paired.rounds(
             options.pairs, measure, paired.SHORT, lambda done: paired.progress(f"{done}/{options.pairs} pairs")
@@ -57,11 +58,6 @@ def torchrun(job: Job, python: str) -> list[str]:
     """The command of a launch by torchrun."""
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.processes)]
     return [*command, "-m", "bench.worker"]
-
-
-def first_forward_s(results: list[dict[str, float]]) -> float:
-    """Of the slowest rank."""
-    return max(result["first_forward_s"] for result in results)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ of a few nights, which is what starting, importing and drawing take; a command t
 them would take four times as much for each of 2,000 as for each of 500.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -23,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,11 @@ class Taken:
 
 
 def main() -> int:
-    options = arguments().parse_args()
+    parser = paired.parser(__doc__)
+    parser.add_argument("--nights", type=int, nargs=3, default=SIZES, metavar="N", help="(default: 500 1000 2000)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of every size (default: {ROUNDS})")
+    parser.add_argument("--scratch", metavar="DIR", help="where the nights are made up (default: that of the system)")
+    options = parser.parse_args()
     sizes = [FEW, *sorted(options.nights)]
     with tempfile.TemporaryDirectory(prefix="bench-history-", dir=options.scratch) as scratch:
         histories = {}
@@ -87,15 +90,6 @@ def main() -> int:
         taken=[asdict(one) for one in taken],
         fastest=[asdict(one) for one in best],
     )
-
-
-def arguments() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    made.add_argument("--nights", type=int, nargs=3, default=SIZES, metavar="N", help="(default: 500 1000 2000)")
-    made.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of every size (default: {ROUNDS})")
-    made.add_argument("--scratch", metavar="DIR", help="where the nights are made up (default: that of the system)")
-    return made
 
 
 def made_up(folder: Path, count: int) -> Path:
@@ -123,12 +117,12 @@ def made_up(folder: Path, count: int) -> Path:
 def measure(command: str, history: Path, nights: int, out: Path, *, look: bool) -> Taken:
     """Run a command over a history, as its own process, with a look at its memory or not. RuntimeError if it fails."""
     latest = max(path.name for path in history.iterdir() if path.is_dir())
-    if command == "history":
-        arguments = ["history", str(history), "--out", str(out)]
-    elif command == "runs":
-        arguments = ["runs", "--results", str(history)]
-    else:
-        arguments = ["gate", str(history / latest), "--history", str(history)]
+    asked = {
+        "history": [str(history), "--out", str(out)],
+        "runs": ["--results", str(history)],
+        "gate": [str(history / latest), "--history", str(history)],
+    }
+    arguments = [command, *asked[command]]
     before = os.times()
     started = time.monotonic()
     process = subprocess.Popen(
@@ -185,15 +179,8 @@ def fastest(taken: Sequence[Taken]) -> list[Taken]:
     found = []
     for command, nights in dict.fromkeys((one.command, one.nights) for one in taken):
         looked, *mine = [one for one in taken if (one.command, one.nights) == (command, nights)]
-        found.append(
-            Taken(
-                command=command,
-                nights=nights,
-                wall_s=min(one.wall_s for one in mine),
-                cpu_s=min(one.cpu_s for one in mine),
-                peak_mib=looked.peak_mib,
-            )
-        )
+        least = {name: min(getattr(one, name) for one in mine) for name in ("wall_s", "cpu_s")}
+        found.append(replace(looked, **least))
     return sorted(found, key=lambda one: (list(EXITS).index(one.command), one.nights))
 
 

@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import paired
+
 SEED = 20261125
 PICTURES, BATCH = 640, 32
 LONGER = 0.05
@@ -56,12 +58,11 @@ PLANTED: dict[str, dict[str, float]] = {"slower": {"BLOCKS": 22}, "different": {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = paired.parser(__doc__)
     parser.add_argument("--example", type=Path, help="mnist/main.py of a checkout of github.com/pytorch/examples")
     parser.add_argument("--runs", type=int, default=20, help="of two copies that are alike (default: 20)")
     parser.add_argument("--longer", type=int, default=3, help="runs of a copy that computes longer (default: 3)")
     parser.add_argument("--searches", type=int, default=3, help="of each kind (default: 3)")
-    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs: the first one also says how long 5 % of a step are; give at least 1")
@@ -112,7 +113,7 @@ def bench(cwd: Path, *words: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "bench", *words],
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paired.ROOT},
         capture_output=True,
         text=True,
     )

@@ -10,7 +10,6 @@ its lock must be free; the folder must be readable; and ``--resume`` must comple
 All counts of what went wrong must be 0: what was left, locked, torn, not resumed, or did not end.
 """
 
-import argparse
 import fcntl
 import json
 import os
@@ -25,9 +24,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import paired
+
 from bench.runs.check import findings
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(paired.ROOT)
 SCRIPTS = ROOT / "tests" / "standin"
 SCRIPT = SCRIPTS / "training.py"
 KILLED = (" is incomplete: ", " has no steps: no launch was done")
@@ -51,12 +52,11 @@ STEPS_MS = (100, 100, 120, 120)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = paired.parser(__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--verbs", default=",".join(VERBS), help="of which one is drawn for each (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0, help="begin no kill after this time (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     wrong: Counter[str] = Counter({"left": 0, "locked": 0, "torn": 0, "not resumed": 0, "no end": 0})
     killed: Counter[str] = Counter()

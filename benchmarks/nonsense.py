@@ -13,7 +13,6 @@ Each case is a fork of this process, which has imported what bench needs. A trac
 reads (but check, whose answer that is), more than 60 s, and more than 2 GiB of one process are counted: all must be 0.
 """
 
-import argparse
 import contextlib
 import io
 import json
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import kills
+import paired
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -51,6 +51,7 @@ REPORTED = 0.125
 TOLD = ".told"
 MEASURES = re.compile(r'"verb": "(run|tune|scale|limits|bisect)"')
 SEALED = 0.75
+READING = ("show", "report", "compare", "check", "gate", "recipe", "history", "runs", "list", "import")
 CODES = {"check": (0, 1, 2), "gate": (0, 2, 10, 11, 12)}
 ODD: list[Any] = [
     None, True, [], {}, "", "x", "\ud800", "\x00", "\x1b[31m", "../..", "/dev/zero", "." * 100_000, "-" * 200_000,
@@ -67,14 +68,13 @@ WORDS = [
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = paired.parser(__doc__)
     parser.add_argument("what", choices=COUNTS)
     parser.add_argument("--count", type=int, help="cases (default: 2000 folders, 1000 lines)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no case after this time (default: 60)")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="runs to damage (default: one of each kind is made)")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="for one case (default: 60)")
-    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     os.environ |= {"PYTHONPATH": str(kills.ROOT), "COLUMNS": "100"}
     adopt_orphans()
@@ -172,17 +172,16 @@ def watch(
     told = home / TOLD
     said = [json.loads(text) for text in told.read_text().splitlines()] if told.exists() else []
     answers["measured" if measures else "answered"] += 1
-    if not measures and time.monotonic() > deadline_s:
-        blame(wrong, "hung", name, said[-1:])
-    if ended[2].ru_maxrss / 1024 > LIMIT_MIB:
-        blame(wrong, "too large", name, f"{ended[2].ru_maxrss / 1024:.0f} MiB", said[-1:])
+    held_mib = ended[2].ru_maxrss / 1024
+    kills.note(wrong, "hung", not measures and time.monotonic() > deadline_s, name, said[-1:])
+    kills.note(wrong, "too large", held_mib > LIMIT_MIB, name, f"{held_mib:.0f} MiB", said[-1:])
     for one in said:
         if "code" in one:
             answers[f"{one['verb']}: {one['code']}"] += 1
         if one.get("error"):
-            blame(wrong, "traceback", name, one)
-        elif "code" in one and made_for_reading(one["verb"]) and one["code"] not in CODES.get(one["verb"], (0, 2, 12)):
-            blame(wrong, "failed", name, one)
+            kills.note(wrong, "traceback", True, name, one)
+        elif "code" in one and one["verb"] in READING:
+            kills.note(wrong, "failed", one["code"] not in CODES.get(one["verb"], (0, 2, 12)), name, one)
 
 
 def measuring(home: Path) -> bool:
@@ -190,15 +189,6 @@ def measuring(home: Path) -> bool:
     return MEASURES.search(text_from(str(home / TOLD), 0)) is not None and any(
         "bench.worker" in text_from(f"/proc/{pid}/cmdline", 0) for pid in kills.marked(str(home))
     )
-
-
-def made_for_reading(verb: str) -> bool:
-    return verb in ("show", "report", "compare", "check", "gate", "recipe", "history", "runs", "list", "import")
-
-
-def blame(wrong: Counter[str], kind: str, *about: object) -> None:
-    wrong[kind] += 1
-    print(kind, *about, file=sys.stderr, flush=True)
 
 
 def note(**about: object) -> None:

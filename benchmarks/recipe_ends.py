@@ -12,7 +12,6 @@ A run counts as wrong if a rank does not exit with 0, does not end, or prints a 
 called``). All must be 0.
 """
 
-import argparse
 import gc
 import os
 import runpy
@@ -49,10 +48,9 @@ class Ended:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = paired.parser(__doc__)
     parser.add_argument("--runs", type=int, default=200, help="of each script (default: 200)")
     parser.add_argument("--scenario", default=SCENARIOS, help="whose scripts, with commas (default: all)")
-    parser.add_argument("--json", action="store_true", help="print the values as JSON")
     options = parser.parse_args()
     folder, here = tempfile.mkdtemp(prefix="bench-recipes-"), os.getpid()
     try:

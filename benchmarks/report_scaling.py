@@ -13,7 +13,6 @@ more, the processor time may rise by at most 2.6 times what it rose from the fir
 4 a square.
 """
 
-import argparse
 import contextlib
 import os
 import resource
@@ -93,7 +92,13 @@ class Bare(OnGpus):
 
 
 def main() -> int:
-    options = arguments().parse_args()
+    parser = paired.parser(__doc__)
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, metavar="N", help=f"of a rank in the largest run (default: {STEPS:,})"
+    )
+    parser.add_argument("--seed", type=int, default=20261121, help="of the made-up times (default: 20261121)")
+    parser.add_argument("--scratch", metavar="DIR", help="where the runs are made up (default: the system's)")
+    options = parser.parse_args()
     measured = []
     for part in (4, 2, 1):
         with tempfile.TemporaryDirectory(prefix="bench-report-", dir=options.scratch) as folder:
@@ -110,17 +115,6 @@ def main() -> int:
         measured=[asdict(one) for one in measured],
         seed=options.seed,
     )
-
-
-def arguments() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    made.add_argument(
-        "--steps", type=int, default=STEPS, metavar="N", help=f"of a rank in the largest run (default: {STEPS:,})"
-    )
-    made.add_argument("--seed", type=int, default=20261121, help="of the made-up times (default: 20261121)")
-    made.add_argument("--scratch", metavar="DIR", help="where the runs are made up (default: the system's)")
-    return made
 
 
 def fabricate(folder: str, steps: int, random: np.random.Generator) -> Path:

@@ -12,7 +12,6 @@ off by 5 % (one standard deviation). They take as many launches, since a race be
 tune` spends none on predictions.
 """
 
-import argparse
 import math
 import sys
 import time
@@ -141,8 +140,7 @@ def rates_of(kind: str, searches: int, random: np.random.Generator) -> Rates:
 
 
 def main() -> int:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    made = paired.parser(__doc__)
     made.add_argument("--searches", type=int, default=SEARCHES, metavar="N", help="of each kind (default: 500)")
     made.add_argument("--seed", type=int, default=SEED, help=f"of the simulated searches (default: {SEED})")
     options = made.parse_args()
