@@ -31,13 +31,6 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)  # `python benchmarks/NAME.py` puts benchmarks/ on the path, and bench lies beside it
 
 
-def t_quantile(degrees: int, *, two_sided: bool = False, level: float = 0.95) -> float:
-    """The quantile of Student's t for a bound at this level (or, ``two_sided``, an interval)."""
-    from scipy.stats import t  # not for the processes that measure
-
-    return float(t.ppf((1.0 + level) / 2.0 if two_sided else level, degrees))
-
-
 LONG = ("ABBA", "BAAB")
 SHORT = ("AB", "BA")
 """The orders of successive rounds; the short ones for measurements of many seconds."""
@@ -126,27 +119,25 @@ class Comparison:
     @property
     def upper(self) -> float:
         """The upper bound of the ratio at ``level``, 95 % unless said otherwise (one-sided)."""
-        return math.exp(statistics.fmean(self.log_ratios) + self._reach)
+        return self._around(2.0 * self.level - 1.0)[1]
 
     @property
     def lower(self) -> float:
         """The lower bound of the ratio at ``level`` (one-sided)."""
-        return math.exp(statistics.fmean(self.log_ratios) - self._reach)
-
-    @property
-    def _reach(self) -> float:
-        return t_quantile(len(self.log_ratios) - 1, level=self.level) * self._error
+        return self._around(2.0 * self.level - 1.0)[0]
 
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the ratio (two-sided)."""
-        mean = statistics.fmean(self.log_ratios)
-        half = t_quantile(len(self.log_ratios) - 1, two_sided=True) * self._error
-        return math.exp(mean - half), math.exp(mean + half)
+        return self._around(0.95)
 
-    @property
-    def _error(self) -> float:
-        return statistics.stdev(self.log_ratios) / math.sqrt(len(self.log_ratios))
+    def _around(self, confidence: float) -> tuple[float, float]:
+        """An interval of the ratio, two-sided."""
+        from bench.analyse.intervals import t_quantile  # not for the processes that measure
+
+        mean, count = statistics.fmean(self.log_ratios), len(self.log_ratios)
+        half = t_quantile(confidence, count - 1) * statistics.stdev(self.log_ratios) / math.sqrt(count)
+        return math.exp(mean - half), math.exp(mean + half)
 
     @property
     def passed(self) -> bool:
