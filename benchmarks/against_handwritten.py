@@ -16,7 +16,7 @@ accumulation and compile within 1 +- 2 %.
 import os
 import subprocess
 import sys
-from typing import IO
+from pathlib import Path
 
 import launching
 import paired
@@ -89,8 +89,7 @@ class Handwritten:
         command = [sys.executable, script, "--turns", "--device", workload.device, "--model", str(settings["model"])]
         command += ["--image-size", str(settings["image_size"]), "--batch", str(workload.global_batch)]
         command += ["--precision", job.precision, "--threads", str(job.ranks[0].threads)]
-        command += ["--warmup", str(workload.warmup)]
-        command += WRITTEN[job.scenario]
+        command += ["--warmup", str(workload.warmup), *WRITTEN[job.scenario]]
         environment = os.environ | {
             "OMP_NUM_THREADS": str(job.ranks[0].threads),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -121,12 +120,11 @@ class Handwritten:
         return float(self._line())
 
     def _line(self) -> str:
-        told: IO[str] | None = self.process.stdout
-        assert told is not None
-        line = told.readline()
+        assert self.process.stdout is not None
+        line = str(self.process.stdout.readline())
         if not line:
-            with open(self.log, encoding="utf-8", errors="replace") as log:
-                raise RuntimeError(f"the hand-written script ended: {log.read()[-2000:]}")
+            said = Path(self.log).read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"the hand-written script ended: {said[-2000:]}")
         return line
 
 

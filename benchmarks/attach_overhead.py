@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import paired
@@ -38,8 +39,7 @@ def main() -> int:
     parser.add_argument(SCRIPT, metavar="FILE", help="be the script, and write what it measures to FILE")
     options = parser.parse_args()
     if options.script:
-        with open(options.script, "w", encoding="utf-8") as file:
-            json.dump(train(options.rounds, options.steps), file)
+        Path(options.script).write_text(json.dumps(train(options.rounds, options.steps)))
         return 0
     with tempfile.TemporaryDirectory(prefix="attach-overhead-") as folder:
         answer = os.path.join(folder, "measured.json")
@@ -48,8 +48,7 @@ def main() -> int:
         subprocess.run(
             [*attach, sys.executable, os.path.abspath(__file__), *sizes, SCRIPT, answer], cwd=paired.ROOT, check=True
         )
-        with open(answer, encoding="utf-8") as measured:
-            found: dict[str, Any] = json.load(measured)
+        found: dict[str, Any] = json.loads(Path(answer).read_text())
     comparisons = [
         paired.Comparison.of_rounds(
             found[clock],

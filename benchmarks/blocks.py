@@ -20,8 +20,11 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -44,12 +47,9 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 def build(parts: Parts) -> Session:
     """The session of the scenario that was asked for, in a rank whose measured window is preceded by the blocks."""
     job = parts.job
-    with open(os.path.join(job.logs, "ask.json"), encoding="utf-8") as file:
-        ask = json.load(file)
-    if any(
-        one["what"] == "gate" for one in ask["measures"]
-    ):  # processes that are compared: cuDNN's choice by timing differs from one to the next
-        torch.backends.cudnn.benchmark = False
+    ask = json.loads(Path(job.logs, "ask.json").read_text())
+    if any(one["what"] == "gate" for one in ask["measures"]):  # processes that are compared
+        torch.backends.cudnn.benchmark = False  # its choice by timing differs from one to the next
     run_window = loop.run_window
     done = 0
 
@@ -69,8 +69,7 @@ def build(parts: Parts) -> Session:
                 block = Block(session, load, one["steps"], device, on_step, one["times"])
                 measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[one["what"]]
                 results.append(measure(block, parts, one["seconds"], one["peace_s"]))
-            with open(os.path.join(job.logs, f"blocks{parts.rank}.json"), "w", encoding="utf-8") as file:
-                json.dump(results, file)
+            Path(job.logs, f"blocks{parts.rank}.json").write_text(json.dumps(results))
         done += steps
         return run_window(session, load, steps, device=device, on_step=on_step, note=note)
 
@@ -78,6 +77,7 @@ def build(parts: Parts) -> Session:
     return parts.build(ask["strategy"])
 
 
+@dataclass
 class Block:
     """``steps`` steps of one session, as bench measures them or bare, and how long they take.
 
@@ -86,24 +86,18 @@ class Block:
     many times over it shows.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        load: Callable[[], Batch],
-        steps: int,
-        device: torch.device,
-        on_step: Callable[[int], None],
-        times: int = 1,
-    ) -> None:
-        self.session = session
-        self.load = load
-        self.steps = steps
-        self.device = device
-        self.on_step = on_step
-        self.clock = loop.clock_for(device)
+    session: Session
+    load: Callable[[], Batch]
+    steps: int
+    device: torch.device
+    on_step: Callable[[int], None]
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        self.clock = loop.clock_for(self.device)
         self.beats: Beats | None = None
         self.note: Callable[[], None] | None = None
-        self.empty = Block(nothing := Nothing(device), nothing.load, times - 1, device, ignore) if times > 1 else None
+        self.empty = empty_block(self.device, self.times - 1) if self.times > 1 else None
         gc.collect()
         gc.freeze()  # so that collecting before each block takes no time to speak of
         gc.disable()
@@ -185,6 +179,12 @@ class Nothing(Session):
 
     def optimize(self) -> None:
         pass
+
+
+def empty_block(device: torch.device, steps: int) -> Block:
+    """So many steps that do nothing."""
+    nothing = Nothing(device)
+    return Block(nothing, nothing.load, steps, device, ignore)
 
 
 def overhead(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def rounds(
     Beside each round stands the load at its start.
     """
     host = os.getppid()
-    command_line = int(stat_fields(host)[1])
+    command_line = psutil.Process(host).ppid()
     end = time.monotonic() + seconds
     done: list[dict[str, Any]] = []
     while agree(int(time.monotonic() < end), device):
@@ -306,12 +306,6 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def stat_fields(pid: int) -> list[str]:
-    """/proc/PID/stat from the state on, after the name, which may hold anything."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rsplit(")", 1)[1].split()
-
-
 def barrier() -> None:
     """Wait for all ranks."""
     if dist.is_initialized():
@@ -329,7 +323,7 @@ def agree(value: int, device: torch.device) -> int:
 
 def alone_us(device: torch.device) -> float:
     """Microseconds that instrumenting adds to a step that does nothing, without messages (median over blocks)."""
-    empty = Block(nothing := Nothing(device), nothing.load, 50, device, ignore)
+    empty = empty_block(device, 50)
     taken: dict[str, list[int]] = {"A": [], "B": []}
     for kind in "ABBA" * 250:
         empty.prepare()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import paired
 
@@ -35,11 +35,10 @@ MOST_JUDGING = 0.2
 
 def measure(options: Sequence[str], bf16: bool, folder: str) -> tuple[float, float]:
     """Seconds of one command, and of its launches that judge."""
-    held: Mapping[str, str] = {} if bf16 else {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     command = [sys.executable, "-m", "bench", "run", *options, "--device", "cpu", "--out", folder, "--json"]
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:CORES]))
     began_s = time.monotonic()
-    environment = {**os.environ, **held}
+    environment = os.environ | ({} if bf16 else {"ONEDNN_MAX_CPU_ISA": "AVX2"})
     done = subprocess.run(
         ["taskset", "-c", cores, *command], capture_output=True, text=True, cwd=paired.ROOT, env=environment
     )
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for _ in range(options.repeats):
             for number, (what, words, bf16, _) in enumerate(rows):
                 measured[number].append(measure(words, bf16, folder))
-                print(f"{what}: {measured[number][-1][0]:.0f} s", file=sys.stderr, flush=True)
+                paired.progress(f"{what}: {measured[number][-1][0]:.0f} s")
     print(f"{'command':<16}{'bf16':<16}{'s':>6}{'goal s':>8}{'judging':>9}{'goal':>6}")
     passed = True
     for number, (what, words, bf16, goal_s) in enumerate(rows):

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -262,9 +263,9 @@ class Acceptance:
             took = {"tries": tries, "took_s": before["took_s"] + time.monotonic() - began_s}
             shown = [asdict(one) for one in checks]
             self.done[item.name] = {"why": item.why, "over": over, **took, "checks": shown, "found": found}
-            with open(self.path(f"{item.name}.json.part"), "w", encoding="utf-8") as file:
-                json.dump(self.done[item.name], file)
-            os.replace(file.name, self.path(f"{item.name}.json"))
+            part = Path(self.path(f"{item.name}.json.part"))
+            part.write_text(json.dumps(self.done[item.name]))
+            part.replace(self.path(f"{item.name}.json"))
 
         keep()
         try:
@@ -358,11 +359,8 @@ class Acceptance:
                     os.killpg(process.pid, number)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(patience_s)
-        texts = []
-        for path in paths:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                texts.append(file.read())
-        return Command(code=process.returncode, said=texts[0], told=texts[1], ended=ended)
+        said, told = (Path(path).read_text(encoding="utf-8", errors="replace") for path in paths)
+        return Command(code=process.returncode, said=said, told=told, ended=ended)
 
     def say(self, text: str) -> None:
         print(f"[{self.left_s:3.0f} s left] {text}", file=sys.stderr, flush=True)
@@ -407,8 +405,7 @@ class Acceptance:
     def judged_tests(self, item: Item, done: Command) -> Judged:
         last = (done.said.strip().splitlines() or [done.last_line])[-1]
         try:
-            with open(self.path("tests.xml"), encoding="utf-8") as file:
-                checks = acceptance.of_tests(item.name, file.read())
+            checks = acceptance.of_tests(item.name, Path(self.path("tests.xml")).read_text(encoding="utf-8"))
         except (FileNotFoundError, ElementTree.ParseError):
             raise NotDone(f"pytest left no results: {last}") from None
         if not done.ended and (not checks or done.code not in (0, 1)):
@@ -448,10 +445,9 @@ class Acceptance:
     def write(self) -> Evidence:
         """The page and the document."""
         evidence = self.evidence()
-        with open(os.path.join(self.out, "acceptance.md"), "w", encoding="utf-8") as file:
-            file.write(acceptance.page(evidence))
-        with open(os.path.join(self.out, "acceptance.json"), "w", encoding="utf-8") as file:
-            json.dump({"exit_code": evidence.exit_code} | asdict(evidence), file, indent=1, allow_nan=False)
+        document = {"exit_code": evidence.exit_code} | asdict(evidence)
+        Path(self.out, "acceptance.md").write_text(acceptance.page(evidence), encoding="utf-8")
+        Path(self.out, "acceptance.json").write_text(json.dumps(document, indent=1, allow_nan=False))
         return evidence
 
 
@@ -508,8 +504,7 @@ def gone_on(out: str, asked: str, now: dict[str, str]) -> dict[str, str]:
         if os.path.isdir(out) and os.listdir(out):
             raise RequestError("--out", f"{asked} is not empty", "name a new folder, or that of an acceptance")
         return now
-    with open(file, encoding="utf-8") as begun:
-        before: dict[str, str] = json.load(begun)
+    before: dict[str, str] = json.loads(Path(file).read_text())
     for name in SAME:
         if before.get(name) != now.get(name):
             problem = f"{asked} was begun with {name} {before.get(name)}, and now it is {now.get(name)}"
@@ -579,11 +574,10 @@ def accept(options: argparse.Namespace) -> int:
         if name not in known:
             raise RequestError("--items", f"there is no item {name!r}", f"choose from {', '.join(known)}")
     os.makedirs(os.path.join(out, "items"), exist_ok=True)
-    with open(os.path.join(out, "begun.json"), "w", encoding="utf-8") as file:
-        json.dump(about, file)
+    Path(out, "begun.json").write_text(json.dumps(about))
     for name in known:
-        with suppress(FileNotFoundError), open(pack.path(f"{name}.json"), encoding="utf-8") as file:
-            pack.done[name] = json.load(file)
+        with suppress(FileNotFoundError):
+            pack.done[name] = json.loads(Path(pack.path(f"{name}.json")).read_text())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends it leaves the page, too
     code = None
     try:

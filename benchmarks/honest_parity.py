@@ -96,7 +96,7 @@ def honest(options: argparse.Namespace, folder: str, until: float) -> int:
         one.measure(folder)
         launches += len(one.verdicts)
         counts = Counter(verdict for run in runs for _, verdict, _ in run.verdicts)
-        print(f"{launches} launches: {dict(counts)}", file=sys.stderr, flush=True)
+        paired.progress(f"{launches} launches: {dict(counts)}")
     print(f"{'verdict':<24}launches")
     for verdict, count in counts.most_common():
         print(f"{verdict:<24}{count}")
@@ -145,7 +145,7 @@ def planted(options: argparse.Namespace, folder: Path, until: float) -> int:
         what = ["--scenario", ",".join(files), "--model", "resnet18", "--image-size", size, "--global-batch", batch]
         runs.append(one := Run([*what, "--ranks", "2", "--device", "cpu", "--warmup", "2", "--iters", "6"]))
         one.measure(str(folder / "results"))
-        print(f"{start + len(files)} of {len(cases)}", file=sys.stderr, flush=True)
+        paired.progress(f"{start + len(files)} of {len(cases)}")
     rows = [row for one in runs for row in one.verdicts]
     print(f"{'mistake':<28}verdict")
     for scenario, verdict, reason in sorted(rows):

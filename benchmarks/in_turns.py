@@ -88,15 +88,13 @@ def compared(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
         ended = next(one for one in answer["comparisons"] if one["metric"] == "step_time")
         kinds[kind].append({name: ended[name] for name in ("ratio", "low", "high", "p", "verdict")})
         interval = "{ratio:.3f} ({low:.3f} to {high:.3f}), {verdict}".format_map(ended)
-        print(f"[{number + 1}/{options.runs + options.longer}] {kind}: {interval}", file=sys.stderr)
+        paired.progress(f"[{number + 1}/{options.runs + options.longer}] {kind}: {interval}")
         if number == 0:
             spin = SPIN.format(seconds=LONGER * ended["base"] / 1e3)
             (folder / "longer" / "main.py").write_text("import time\n" + text.replace(OPTIMIZED, OPTIMIZED + spin))
     told_apart = sum(one["verdict"] != "no difference found" for one in kinds["alike"])
     found = sum(one["verdict"] == "slower" for one in kinds["5 % longer"])
-    print(
-        f"told apart {told_apart} of {options.runs} that are alike, found {found} of {options.longer}", file=sys.stderr
-    )
+    paired.progress(f"told apart {told_apart} of {options.runs} that are alike, found {found} of {options.longer}")
     right = {"alike": told_apart <= options.runs / 20, "5 % longer": found == options.longer}
     return [{"kind": kind, "runs": runs, "as_it_should": right[kind]} for kind, runs in kinds.items()]
 
@@ -147,7 +145,7 @@ def searched(searches: int, folder: Path) -> list[dict[str, Any]]:
             right = answer["high"] == commits[first_bad] and answer["low"] == commits[first_bad - 1]
             values.append({"kind": kind, "first_bad": first_bad, "answer": answer["answer"], "as_it_should": right})
             took = f"{(time.monotonic() - begin) / 60:.1f} min"
-            print(f"{kind}, change {first_bad} of {COMMITS}: {answer['answer']} ({took})", file=sys.stderr)
+            paired.progress(f"{kind}, change {first_bad} of {COMMITS}: {answer['answer']} ({took})")
     return values
 
 

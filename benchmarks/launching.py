@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -150,22 +151,13 @@ def launch(
 
 def read(job: Job) -> list[Any]:
     """What the ranks of a job of :func:`block_job` left, in the order of ranks."""
-    results = []
-    for rank in range(job.processes):
-        with open(os.path.join(job.logs, f"blocks{rank}.json"), encoding="utf-8") as file:
-            results.append(json.load(file))
-    return results
+    return [json.loads(Path(job.logs, f"blocks{rank}.json").read_text()) for rank in range(job.processes)]
 
 
 def _log(folder: str) -> str:
     """What the first rank that left a log said, from the end."""
-    for entry in sorted(os.listdir(folder)):
-        if entry.endswith(".log"):
-            with open(os.path.join(folder, entry), encoding="utf-8", errors="replace") as file:
-                text = file.read()
-            if text.strip():
-                return "\n" + text[-2000:]
-    return ""
+    logs = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(Path(folder).glob("*.log")))
+    return next((f"\n{text[-2000:]}" for text in logs if text.strip()), "")
 
 
 def torch_version(on: WorkerHost) -> str:
@@ -244,9 +236,9 @@ def _blocks(results: list[dict[str, Any]], device: str, version: str) -> Blocks:
 def block_job(job: Job, where: str, *measures: Measure) -> Job:
     """The job with ``blocks.py`` around its scenario, and a folder under ``where`` that says what is asked of it."""
     folder = tempfile.mkdtemp(dir=where)
-    with open(os.path.join(folder, "ask.json"), "w", encoding="utf-8") as file:
-        json.dump({"strategy": job.strategy, "measures": [asdict(one) for one in measures]}, file)
-    strategy_file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
+    asked = {"strategy": job.strategy, "measures": [asdict(one) for one in measures]}
+    Path(folder, "ask.json").write_text(json.dumps(asked))
+    strategy_file = os.path.join(paired.ROOT, "benchmarks", "blocks.py")
     return replace(job, strategy="blocks", strategy_file=strategy_file, logs=folder)
 
 

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import launching
@@ -70,8 +71,7 @@ def main() -> int:
         for name in names:
             job = launching.plan(name, **size, global_batch=batch, warmup=launching.WARMUP, iters=1)
             file = os.path.join(where, f"{name}.py")
-            with open(file, "w", encoding="utf-8") as written:
-                written.write(script(run, name))
+            Path(file).write_text(script(run, name), encoding="utf-8")
             losses = losses_of(file, job.processes)
             worst = worst_loss(run, name, losses)
             same = len(losses) == LOSSES and worst <= 1.0
@@ -136,14 +136,12 @@ class Script:
 
     def __init__(self, file: str, job: Job, steps: int) -> None:
         self.folder, self.job = tempfile.mkdtemp(dir=os.path.dirname(file)), job
-        with open(file, encoding="utf-8") as written:
-            text = written.read()
+        text = Path(file).read_text(encoding="utf-8")
         assert text.count(LOOP) == 1, "the loop of the script is not what this benchmark knows"
         gated = text.replace("\nimport argparse\n", "\nimport argparse\nimport gate\n")
         gated = gated.replace(LOOP, f"{LOOP}        if step % {steps} == {1 % steps}:\n            gate.wait()\n")
         for name, content in (("gate.py", GATE), ("train.py", gated)):
-            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as made:
-                made.write(content)
+            Path(self.folder, name).write_text(content, encoding="utf-8")
 
     def __enter__(self) -> "Script":
         address = os.path.join(self.folder, "gate")
@@ -163,8 +161,7 @@ class Script:
                 self.ranks = [listener.accept()[0].makefile("rw") for _ in range(self.job.processes)]
             except TimeoutError:
                 self.process.kill()
-                with open(self.log, encoding="utf-8", errors="replace") as said:
-                    raise RuntimeError(f"the script did not begin: {said.read()[-2000:]}") from None
+                raise RuntimeError(f"the script did not begin: {self._said()}") from None
         self.pids = {int(rank): int(pid) for rank, pid in (one.readline().split() for one in self.ranks)}
         return self
 
@@ -181,9 +178,11 @@ class Script:
             rank.flush()
         said = [rank.readline() for rank in self.ranks]
         if not all(said):
-            with open(self.log, encoding="utf-8", errors="replace") as log:
-                raise RuntimeError(f"the script ended: {log.read()[-2000:]}")
+            raise RuntimeError(f"the script ended: {self._said()}")
         return max(map(float, said))
+
+    def _said(self) -> str:
+        return Path(self.log).read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
 if __name__ == "__main__":
