@@ -5,7 +5,6 @@ Specifications are written as people write them: block style, in order, with the
 
 import json
 import re
-import secrets
 import shlex
 from collections.abc import Mapping
 
@@ -51,7 +50,3 @@ def header(asked: Asked, **commands: str) -> str:
     """The command and the next steps, as comments."""
     lines = [shlex.join(("python", "-m", "bench", *asked.run)), *(f"{what}: {each}" for what, each in commands.items())]
     return "".join(f"# {line}\n" for line in lines)
-
-
-def new_secret() -> str:
-    return secrets.token_hex(16)

@@ -1,9 +1,10 @@
 """The parts that both kinds of Kubernetes job share: the secret of a job, and the contents of its pods."""
 
 import json
+from secrets import token_hex
 
 from bench.seams.engine import SECRET, Asked, Call
-from bench.sites.engines import Yaml, new_secret
+from bench.sites.engines import Yaml
 
 RESULTS = "/results"
 """Where the claim is mounted. The Dockerfile's user may write there, by this group:"""
@@ -17,7 +18,7 @@ def call(asked: Asked) -> Call:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": asked.name},
-        "stringData": {SECRET: new_secret()},
+        "stringData": {SECRET: token_hex(16)},
     }
     return Call(command=("kubectl", "create", "-f", "-"), before=f"{json.dumps(secret)}\n---\n")
 

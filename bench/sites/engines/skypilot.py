@@ -7,10 +7,11 @@ configuration of ``sky``.
 
 import os
 import shlex
+from secrets import token_hex
 
 from bench.core.errors import RequestError
 from bench.seams.engine import FILE, SECRET, Asked, Call, Engine
-from bench.sites.engines import as_yaml, header, new_secret
+from bench.sites.engines import as_yaml, header
 
 ENGINE = Engine(summary="a task for sky launch (SkyPilot 0.14)", client="sky", gpu_type="needed")
 
@@ -44,7 +45,7 @@ def specification(asked: Asked) -> str:
 
 def call(asked: Asked) -> Call:
     launch = ("sky", "launch", "--yes", "--detach-run", "--cluster", asked.name, "--secret", SECRET, FILE)
-    return Call(command=launch, environment={SECRET: new_secret()})
+    return Call(command=launch, environment={SECRET: token_hex(16)})
 
 
 def notes(asked: Asked) -> dict[str, str]:

@@ -65,8 +65,7 @@ class AgentStore:
 
     def get(self) -> tuple[list[str], int] | None:
         """The addresses and the port that the first host has written; None if it has not yet."""
-        answer = parse_json(self.ask(""))
-        match answer:
+        match parse_json(self.ask("")):
             case {"addresses": list(addresses), "port": int(port)}:
                 return [str(address) for address in addresses], port
         return None
@@ -86,9 +85,5 @@ class AgentStore:
         return answer
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        with self._process:  # which closes its pipes, and waits for it
+            self._process.kill()
