@@ -160,11 +160,9 @@ def names(kind: Kind = SCENARIO) -> dict[str, str]:
 
 @cache  # each scenario asks for the strategies
 def _names(kind: Kind, places: tuple[str, ...]) -> dict[str, str]:
-    files = {
-        entry.name[:-3]: entry.path
-        for entry in sorted(os.scandir(kind.folder), key=lambda entry: entry.name)
-        if entry.name.endswith(".py") and not entry.name.startswith("_")
-    }
+    folder = kind.folder
+    built_in = sorted(glob("[!_]*.py", root_dir=folder))
+    files = {file.removesuffix(".py"): os.path.join(folder, file) for file in built_in}
     for name, file in _entry_points(f"bench.{kind.plural}", places):
         if name in files:
             what = f"{name!r} is defined twice, by {files[name]} and by {file}"
