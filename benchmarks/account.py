@@ -96,20 +96,15 @@ def add_up(folder: str, options: argparse.Namespace, models: Sequence[str]) -> l
 
 
 def plants(folder: str, options: argparse.Namespace) -> list[paired.Check]:
-    data = Path(folder).with_suffix(".data")
-    data.mkdir()
-    (data / "one").touch()
-    asked = ["single", "--workload", str(PLANTED), "--data", str(data), "--workers", "0"]
-    try:
+    with tempfile.TemporaryDirectory(prefix="bench-account-data-") as data:
+        Path(data, "one").touch()
+        asked = ["single", "--workload", str(PLANTED), "--data", data, "--workers", "0"]
         without = limits(folder, options, *asked)
         return [
             landed(f"{what} ({part})", part, without, planted, PLANTED_MS if what != "operator" else None)
             for what, part in PLANTS.items()
             for planted in [limits(folder, options, *asked, "--setting", f"plant={what}")]
         ]
-    finally:
-        (data / "one").unlink()
-        data.rmdir()
 
 
 def landed(

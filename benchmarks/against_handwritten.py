@@ -64,7 +64,7 @@ def main() -> int:
         launched.wait_until_warm()
         script.wait_until_warm()
         rounds = launching.in_turns(launched, "B", lambda: script.train(steps), options.seconds, 2)
-        version = launching.torch_version(host)
+        version = host.description["torch"]
     comparison = paired.Comparison.of_rounds(
         rounds,
         options.pairs,

@@ -41,7 +41,7 @@ def main() -> int:
         measured = paired.rounds(
             options.pairs, measure, paired.SHORT, lambda done: paired.progress(f"{done}/{options.pairs} pairs")
         )
-        version, ready_s = launching.torch_version(host), host.description["ready_s"]
+        version, ready_s = host.description["torch"], host.description["ready_s"]
     comparison = paired.Comparison.of_rounds(
         measured,
         options.pairs,

@@ -46,8 +46,7 @@ def main() -> int:
         warmup=20,
         iters=1,
     )
-    ranks = tuple(replace(rank, threads=options.threads) for rank in job.ranks)
-    job = replace(job, ranks=ranks)
+    job = replace(job, ranks=tuple(replace(rank, threads=options.threads) for rank in job.ranks))
     rounds: list[paired.Round] = []
     log_ratios: list[float] = []
     with launching.folder() as where, launching.host(where, fresh=True) as starting:
@@ -64,7 +63,7 @@ def main() -> int:
                 f"{number + 1}/{options.pairs} pairs: {len(quiet)} of {len(measured)} rounds count "
                 f"(ratio over all of them {ratio:.4f})"
             )
-        version = launching.torch_version(forking)
+        version = forking.description["torch"]
     comparison = paired.Comparison(
         name=f"a step ({launching.describe(job)})",
         a="fresh interpreters",

@@ -160,11 +160,6 @@ def _log(folder: str) -> str:
     return next((f"\n{text[-2000:]}" for text in logs if text.strip()), "")
 
 
-def torch_version(on: WorkerHost) -> str:
-    """Of the interpreter that computes."""
-    return str(on.description["torch"])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """What the ranks of a launch of ``blocks.py`` measured.
@@ -214,7 +209,7 @@ def blocks(job: Job, *measures: Measure) -> list[Blocks]:
         asked = block_job(job, where, *measures)
         launch(started, asked, where)
         of_ranks = read(asked)
-        version = torch_version(started)
+        version = str(started.description["torch"])
     return [_blocks(list(results), job.workload.device, version) for results in zip(*of_ranks, strict=True)]
 
 

@@ -78,7 +78,7 @@ def main() -> int:
             checks.append(paired.Check(f"{name}: the first {LOSSES} losses within their bounds ({worst:.2g})", same))
             comparisons.append(compared(host, job, file, where, options.seconds, options.steps, options.pairs))
             paired.progress("\n".join(comparisons[-1].lines()))
-        version = launching.torch_version(host)
+        version = host.description["torch"]
     return paired.finish("recipe_ratio", comparisons, checks, as_json=options.json, torch=version)
 
 

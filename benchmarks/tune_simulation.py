@@ -115,12 +115,9 @@ def search(
         race.end_round()
     names = finalists(race, {}, None)
     began = done
-    fresh: dict[str, list[float | None]] = {name: [] for name in names}
-    for _ in range(FINAL_LAUNCHES):
-        for name in names:
-            fresh[name].append(launch(int(name)))
+    fresh = [[launch(int(name)) for name in names] for _ in range(FINAL_LAUNCHES)]
     winner = int(names[0])
-    found = estimate(fresh[names[0]])
+    found = estimate(of_round[0] for of_round in fresh)
     level = 100.0 * math.exp(truth[winner] + drift * (began + done) / 2 / 90 + outliers * OUTLIER)
     assert found.low is not None and found.high is not None
     return truth[winner] - best <= math.log1p(NEAR), found.low <= level <= found.high, done

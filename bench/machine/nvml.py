@@ -43,7 +43,7 @@ _ATTEMPTS = 4
 _ALL_LINKS = 2**32 - 1
 _LANE_MBIT = {1: 2_000, 2: 4_000, 3: 7_877, 4: 15_754, 5: 31_508, 6: 60_500}
 """The rate of a PCIe lane one way by generation, its line code taken off (8b/10b, then 128b/130b, then flits)."""
-_P2P_READ, _P2P_NVLINK = 0, 2
+_P2P = {"p2p": 0, "nvlink": 2}
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK: pynvml has the first one as a tuple, which its own function refuses."""
 
 SCRAMBLED = (
@@ -341,8 +341,7 @@ class Nvml:
             pynvml.NVML_TOPOLOGY_NODE: "the same NUMA node",
             pynvml.NVML_TOPOLOGY_SYSTEM: "the link between CPU sockets",
         }
-        able = {"p2p": ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_READ)}
-        able["nvlink"] = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_NVLINK)
+        able = {name: ask(pynvml.nvmlDeviceGetP2PStatus, index) for name, index in _P2P.items()}
         return {
             "level": levels.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor)),
             **{name: None if status is None else status == pynvml.NVML_P2P_STATUS_OK for name, status in able.items()},

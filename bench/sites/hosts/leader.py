@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from bench.core.codec import Damaged
 from bench.core.errors import HostError, RequestError
@@ -172,7 +173,9 @@ class _Launch:
         match message:
             case {"event": "log" | "trace" as kind, "rank": int(rank), "base64": str(b64)} if self._is_on(member, rank):
                 log, trace = os.path.join(self.job.logs, self.job.log_name(rank)), self.job.trace.format(rank=rank)
-                _write(log if kind == "log" else trace, base64.b64decode(b64))
+                file = Path(log if kind == "log" else trace)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(base64.b64decode(b64))
             case {"event": "over", "outcome": {"status": str()}, "elsewhere": dict()}:
                 self.over[member.name] = message
             case {"event": "failed", "why": str(why)}:
@@ -244,9 +247,3 @@ class _Launch:
 def _rank_of(result: object) -> int:
     rank = result.get("rank") if isinstance(result, dict) else None
     return rank if isinstance(rank, int) else -1
-
-
-def _write(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(content)
