@@ -142,20 +142,15 @@ class WorkerHost:
             self._start_again()
         self._others = children()
         seen: dict[int, Event] = {}
-
-        def hear(message: Event) -> None:
-            _take_note(seen, message)
-            on_event(message)
-
         command = None if self.command is None else self.command(job, self.interpreter)
         meet = None if beside is None else asdict(beside.meet)
         self.channel.send(event="launch", job=asdict(job), command=command, meet=meet)
         try:
-            return self._wait_for_end(hear, seen, job.stall_timeout_s + HOST_SILENCE_S, beside)
+            return self._wait_for_end(on_event, seen, job.stall_timeout_s + HOST_SILENCE_S, beside)
         except KeyboardInterrupt as error:
             self.channel.send(event="abort", reason="interrupted", collateral=False, stalled=False)
             try:
-                outcome = self._wait_for_end(lambda message: _take_note(seen, message), seen, ABORT_PATIENCE_S)
+                outcome = self._wait_for_end(lambda message: None, seen, ABORT_PATIENCE_S)
             except KeyboardInterrupt:
                 outcome = self._gone(seen, "killed", "interrupted twice")
             raise LaunchInterrupted(outcome) from error
@@ -163,6 +158,7 @@ class WorkerHost:
     def _wait_for_end(
         self, on_event: Callable[[Event], None], seen: dict[int, Event], patience_s: float, beside: Beside | None = None
     ) -> Outcome:
+        """``seen``: gets the pid, phase and step of each rank, by its messages."""
         heard_s, aborted = time.monotonic(), False
         while not self.channel.closed:
             others = beside.watched() if beside is not None else []
@@ -181,6 +177,9 @@ class WorkerHost:
                     names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure", "partial", "blame")
                     results = [_parsed(text) for text in message["results"]]
                     return Outcome(**{name: message[name] for name in names}, results=results)
+                if "rank" in message:
+                    noted = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})
+                    noted |= {name: message[name] for name in ("pid", "phase", "step") if name in message}
                 on_event(message)
             if time.monotonic() - heard_s > patience_s:
                 return self._gone(seen, "timeout", f"the worker host was silent for {patience_s:.0f} s and was ended")
@@ -223,13 +222,6 @@ class WorkerHost:
             self.process.wait()
         end_children(but=others)
         self._others = None
-
-
-def _take_note(seen: dict[int, Event], message: Event) -> None:
-    """Remember the pid, phase and step of a rank from its message."""
-    if "rank" in message:
-        noted = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})
-        noted |= {name: message[name] for name in ("pid", "phase", "step") if name in message}
 
 
 def _parsed(result: str) -> Json:
