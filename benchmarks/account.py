@@ -62,7 +62,7 @@ def main() -> int:
         else:
             models = () if options.planted else MODELS
             checks = [*add_up(folder, options, models), *plants(folder, options)]
-    return paired.finish("account", [], checks, as_json=options.json)
+    return paired.Answer("account", [], checks).finish(options.json)
 
 
 def limits(folder: str, options: argparse.Namespace, scenario: str, *arguments: str) -> list[Account]:

@@ -74,9 +74,8 @@ def main() -> int:
         margin=MARGIN if options.scenario in NARROW else WIDER,
     )
     enough = paired.Check(f"at least {options.pairs} rounds", len(rounds) >= options.pairs, by_noise=True)
-    return paired.finish(
-        "against_handwritten", [comparison], [enough], as_json=options.json, torch=version, steps=steps
-    )
+    more = {"torch": version, "steps": steps}
+    return paired.Answer("against_handwritten", [comparison], [enough], more=more).finish(options.json)
 
 
 class Handwritten:

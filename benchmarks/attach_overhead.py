@@ -64,14 +64,8 @@ def main() -> int:
     check = paired.Check(
         f"bench itself takes {100 * share:.2f} % of a core, allowed {100 * CPU_SHARE:g} %", share <= CPU_SHARE
     )
-    return paired.finish(
-        "attach_overhead",
-        comparisons,
-        [check],
-        notes=[f"a hook by itself: {paired.seconds(found['hook_s'])}"],
-        as_json=options.json,
-        bench_cpu_share=share,
-    )
+    notes, more = [f"a hook by itself: {paired.seconds(found['hook_s'])}"], {"bench_cpu_share": share}
+    return paired.Answer("attach_overhead", comparisons, [check], notes, more).finish(options.json)
 
 
 def cpu_s(pid: int) -> float:

@@ -95,16 +95,10 @@ def main() -> int:
             print(row.line(), file=sys.stderr if options.json else sys.stdout, flush=True)
             rows.append(row)
     wall_s = time.monotonic() - started
-    return paired.finish(
-        "chance",
-        [],
-        [paired.Check(f"{row.what}: {row.goal}", row.passed) for row in rows],
-        notes=[f"seed {options.seed}, {options.runs} runs a row, {wall_s:.0f} s"],
-        as_json=options.json,
-        rows=[asdict(row) for row in rows],
-        seed=options.seed,
-        wall_s=wall_s,
-    )
+    checks = [paired.Check(f"{row.what}: {row.goal}", row.passed) for row in rows]
+    notes = [f"seed {options.seed}, {options.runs} runs a row, {wall_s:.0f} s"]
+    more = {"rows": [asdict(row) for row in rows], "seed": options.seed, "wall_s": wall_s}
+    return paired.Answer("chance", [], checks, notes, more).finish(options.json)
 
 
 # Runs

@@ -51,7 +51,7 @@ def main() -> int:
         allowed=ALLOWED,
     )
     note = f"the worker host itself was ready after {ready_s:.1f} s, once for all launches"
-    return paired.finish("fork_to_forward", [comparison], notes=[note], as_json=options.json, torch=version)
+    return paired.Answer("fork_to_forward", [comparison], (), [note], {"torch": version}).finish(options.json)
 
 
 def torchrun(job: Job, python: str) -> list[str]:

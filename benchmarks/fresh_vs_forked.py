@@ -75,7 +75,8 @@ def main() -> int:
     )
     text = "every pair has rounds while nothing else ran"
     all_count = paired.Check(text, len(log_ratios) == options.pairs, by_noise=True)
-    return paired.finish("fresh_vs_forked", [comparison], [all_count], as_json=options.json, torch=version)
+    answer = paired.Answer("fresh_vs_forked", [comparison], [all_count], more={"torch": version})
+    return answer.finish(options.json)
 
 
 def take_turns(

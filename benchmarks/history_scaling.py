@@ -81,15 +81,9 @@ def main() -> int:
             paired.progress(f"round {number} of {options.rounds}" if number else "looked at memory")
     best = fastest(taken)
     print("\n".join(table(best)), file=sys.stderr if options.json else sys.stdout)
-    return paired.finish(
-        "history_scaling",
-        [],
-        checks(best, sizes),
-        notes=[f"10 scenarios of 5 launches; the fastest of {paired.count(options.rounds, 'round')}"],
-        as_json=options.json,
-        taken=[asdict(one) for one in taken],
-        fastest=[asdict(one) for one in best],
-    )
+    notes = [f"10 scenarios of 5 launches; the fastest of {paired.count(options.rounds, 'round')}"]
+    more = {"taken": [asdict(one) for one in taken], "fastest": [asdict(one) for one in best]}
+    return paired.Answer("history_scaling", [], checks(best, sizes), notes, more).finish(options.json)
 
 
 def made_up(folder: Path, count: int) -> Path:

@@ -85,13 +85,8 @@ def judged(done: launching.Blocks, job: Job, asked: launching.Measure, pairs: in
     notes.append(
         f"around steps that do nothing and nothing else, marks take {done.results[0]['alone_us']:.1f} us a step"
     )
-    return paired.Answer(
-        benchmark="overhead",
-        comparisons=[comparison],
-        checks=[launching.enough(done, pairs)],
-        notes=notes,
-        more={"torch": done.torch, "ranks": done.results},
-    )
+    more = {"torch": done.torch, "ranks": done.results}
+    return paired.Answer("overhead", [comparison], [launching.enough(done, pairs)], notes, more)
 
 
 if __name__ == "__main__":

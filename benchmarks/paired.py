@@ -233,7 +233,7 @@ def count(number: int, one: str) -> str:
     return f"{number} {one}{'' if number == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What a benchmark found. ``more``: besides, for machines."""
 
@@ -270,17 +270,3 @@ class Answer:
         """Print it; returns the exit code: 0 when everything passed, otherwise 1."""
         print(json.dumps(self.document(), indent=1, allow_nan=False) if as_json else "\n".join(self.lines()))
         return 0 if self.passed else 1
-
-
-def finish(
-    name: str,
-    comparisons: Sequence[Comparison],
-    checks: Sequence[Check] = (),
-    *,
-    notes: Sequence[str] = (),
-    as_json: bool,
-    **more: Any,
-) -> int:
-    """Print the answer of a benchmark that has one; returns its exit code."""
-    made = Answer(benchmark=name, comparisons=comparisons, checks=checks, notes=notes, more=more)
-    return made.finish(as_json)

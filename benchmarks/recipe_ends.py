@@ -69,7 +69,8 @@ def main() -> int:
     lines = [f"{one.scenario:<20} {one.runs:>5} runs, {one.wrong} wrong{one.why}" for one in results]
     print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
     check = paired.Check(f"{sum(one.runs for one in results):,} runs ended well", not any(one.wrong for one in results))
-    return paired.finish("recipe_ends", [], [check], as_json=options.json, measured=[asdict(one) for one in results])
+    more = {"measured": [asdict(one) for one in results]}
+    return paired.Answer("recipe_ends", [], [check], more=more).finish(options.json)
 
 
 def written(folder: str, names: list[str]) -> dict[str, str]:

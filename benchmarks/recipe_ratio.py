@@ -79,7 +79,7 @@ def main() -> int:
             comparisons.append(compared(host, job, file, where, options.seconds, options.steps, options.pairs))
             paired.progress("\n".join(comparisons[-1].lines()))
         version = host.description["torch"]
-    return paired.finish("recipe_ratio", comparisons, checks, as_json=options.json, torch=version)
+    return paired.Answer("recipe_ratio", comparisons, checks, more={"torch": version}).finish(options.json)
 
 
 def measured(names: list[str], where: str, *, model: str, image_size: int, global_batch: int) -> Analysed:

@@ -107,14 +107,8 @@ def main() -> int:
             measured.append(report(run, os.path.join(folder, "reports")))
             paired.progress(f"  {measured[-1].wall_s:.1f} s, {measured[-1].peak_mib:,.0f} MiB")
     print("\n".join(table(measured)), file=sys.stderr if options.json else sys.stdout)
-    return paired.finish(
-        "report_scaling",
-        [],
-        checks(measured),
-        as_json=options.json,
-        measured=[asdict(one) for one in measured],
-        seed=options.seed,
-    )
+    more = {"measured": [asdict(one) for one in measured], "seed": options.seed}
+    return paired.Answer("report_scaling", [], checks(measured), more=more).finish(options.json)
 
 
 def fabricate(folder: str, steps: int, random: np.random.Generator) -> Path:

@@ -108,19 +108,9 @@ def judged(
             used <= CPU_SHARE,
         ),
     ]
-    return paired.Answer(
-        benchmark="sampler_effect",
-        comparisons=[comparison],
-        checks=checks,
-        notes=notes,
-        more={
-            "torch": done[0].torch,
-            "verdict": verdict,
-            "looks": len(done),
-            "looks_planned": looks,
-            "ranks": [rank for look in done for rank in look.results],
-        },
-    )
+    more = {"torch": done[0].torch, "verdict": verdict, "looks": len(done), "looks_planned": looks}
+    more["ranks"] = [rank for look in done for rank in look.results]
+    return paired.Answer("sampler_effect", [comparison], checks, notes, more)
 
 
 def of_a_run(done: Sequence[launching.Blocks], pairs: int, interval_s: float) -> tuple[float, list[float]]:

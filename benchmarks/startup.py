@@ -51,7 +51,7 @@ def main() -> int:
             heavy = sorted(imported(command, environment) & set(HEAVY))
             said = f"imports {', '.join(heavy)}" if heavy else f"imports none of {', '.join(HEAVY)}"
             checks.append(paired.Check(f"bench {name} {said}", not heavy))
-    return paired.finish("startup", comparisons, checks, as_json=options.json)
+    return paired.Answer("startup", comparisons, checks).finish(options.json)
 
 
 def call(arguments: tuple[str, ...], environment: dict[str, str]) -> float:

@@ -52,7 +52,7 @@ def main() -> int:
     limit_s = OVER * tuning["budget_s"]
     checks.append(paired.Check(f"the search took {took_s:.0f} s of {limit_s:.0f} s", took_s <= limit_s))
     more = {"winner": winner, "candidates": tuning["candidates"], "stopped_by": tuning["stopped_by"]}
-    return paired.finish("tune_acceptance", [], checks, as_json=options.json, **more)
+    return paired.Answer("tune_acceptance", [], checks, more=more).finish(options.json)
 
 
 if __name__ == "__main__":

@@ -153,25 +153,20 @@ def main() -> int:
         )
     low, high = COVERED
     limit = LAUNCHES * CANDIDATES * FINAL_LAUNCHES
-    return paired.finish(
-        "tune_simulation",
-        [],
-        [
-            paired.Check(f"within 1 % of the best in at least {RIGHT:.0%}", all(one.right >= RIGHT for one in rates)),
-            paired.Check(
-                f"the interval holds the truth in {low:.0%} to {high:.0%}",
-                all(low <= one.covered <= high for one in rates if "outliers" not in one.kind),
-            ),
-            paired.Check(
-                f"{limit:.0f} launches on average at most, {ALIKE} and predicted apart",
-                all(one.launches <= limit for one in rates if one.kind != ALIKE and "predicted" not in one.kind),
-            ),
-        ],
-        notes=[f"{options.searches} searches of each kind, {time.monotonic() - started:.0f} s"],
-        as_json=options.json,
-        rates=[asdict(one) for one in rates],
-        seed=options.seed,
-    )
+    checks = [
+        paired.Check(f"within 1 % of the best in at least {RIGHT:.0%}", all(one.right >= RIGHT for one in rates)),
+        paired.Check(
+            f"the interval holds the truth in {low:.0%} to {high:.0%}",
+            all(low <= one.covered <= high for one in rates if "outliers" not in one.kind),
+        ),
+        paired.Check(
+            f"{limit:.0f} launches on average at most, {ALIKE} and predicted apart",
+            all(one.launches <= limit for one in rates if one.kind != ALIKE and "predicted" not in one.kind),
+        ),
+    ]
+    notes = [f"{options.searches} searches of each kind, {time.monotonic() - started:.0f} s"]
+    more = {"rates": [asdict(one) for one in rates], "seed": options.seed}
+    return paired.Answer("tune_simulation", [], checks, notes, more).finish(options.json)
 
 
 if __name__ == "__main__":
