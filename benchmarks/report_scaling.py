@@ -74,21 +74,12 @@ class Measured:
 
 @dataclass
 class Bare(OnGpus):
-    """A launch whose rows are not made one by one."""
+    """A launch without rows, which are not made one by one."""
 
     def record(self, launch: int, repeat: int) -> dict[str, Any]:
         record = super().record(launch, repeat)
         record["effective"] |= {"replicas": RANKS, "threads": 1, "affinity": RANKS}
         return record
-
-    def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
-        return []
-
-    def memory_rows(self, launch: int) -> list[dict[str, Any]]:
-        return []
-
-    def device_rows(self, launch: int) -> list[dict[str, Any]]:
-        return []
 
 
 def main() -> int:
@@ -118,7 +109,6 @@ def fabricate(folder: str, steps: int, random: np.random.Generator) -> Path:
             name,
             steps_ms=[[]] * RANKS,
             strategy="apex_ddp" if name.startswith("apex") else "ddp",
-            held={(rank, str(gpu["uuid"])): 0.0 for rank, gpu in enumerate(GPUS)},
             reserved={(rank, str(gpu["uuid"])): 6000.0 for rank, gpu in enumerate(GPUS)},
         )
         for _ in range(LAUNCHES)
