@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def measure(command: str, history: Path, nights: int, out: Path, *, look: bool) 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    watch = Watch(process.pid)
+    peaks_mib: list[float] = []
+    watch = threading.Thread(target=held_mib, args=(process.pid, peaks_mib), daemon=True)
     if look:
         watch.start()
     said, complained = process.communicate()
@@ -144,28 +146,18 @@ def measure(command: str, history: Path, nights: int, out: Path, *, look: bool) 
         nights=nights,
         wall_s=wall_s,
         cpu_s=after.children_user + after.children_system - before.children_user - before.children_system,
-        peak_mib=watch.peak_mib,
+        peak_mib=max(peaks_mib, default=0.0),
     )
 
 
-class Watch(threading.Thread):
-    """The largest resident memory of a process and its children together, looked at every 5 ms."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self._pid = pid
-        self.peak_mib = 0.0
-
-    def run(self) -> None:
-        """Look until the process is gone."""
-        try:
-            process = psutil.Process(self._pid)
-            while process.status() != psutil.STATUS_ZOMBIE:
-                family = [process, *process.children(recursive=True)]
-                self.peak_mib = max(self.peak_mib, sum(one.memory_info().rss for one in family) / 2**20)
-                time.sleep(0.005)
-        except psutil.NoSuchProcess:
-            return
+def held_mib(pid: int, found: list[float]) -> None:
+    """The resident memory of a process and its children together, every 5 ms until the process is gone."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        while process.status() != psutil.STATUS_ZOMBIE:
+            family = [process, *process.children(recursive=True)]
+            found.append(sum(one.memory_info().rss for one in family) / 2**20)
+            time.sleep(0.005)
 
 
 def fastest(taken: Sequence[Taken]) -> list[Taken]:
