@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bench.core.codec import Damaged
 from bench.core.errors import HostError, RequestError
 from bench.core.files import sha256
 from bench.core.job import Job, Meet, Training
@@ -221,7 +220,7 @@ class _Launch:
             try:
                 every.append((name, Outcome(**message["outcome"])))
                 elsewhere.append(Elsewhere(**message["elsewhere"]))
-            except (TypeError, Damaged) as error:
+            except TypeError as error:
                 self.lost[name] = f"it sent an invalid message ({error})"
         failed = [(name, one) for name, one in every if one.status != "ok"]
         host, cause = min(failed, key=lambda pair: pair[1].blame or [0.0, 0.5], default=("", own))
