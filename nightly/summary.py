@@ -10,8 +10,8 @@ nothing else could be imported.
 
 import argparse
 import json
-import math
 import re
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -207,7 +207,7 @@ def _values(nights: Sequence[dict[str, Any]]) -> str:
 def mean(scenario: dict[str, Any], metric: str) -> float | None:
     """The geometric mean of a value over a scenario's launches; None where there is none."""
     values = [value for value in scenario["launches"][metric] if value]
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+    return statistics.geometric_mean(values) if values else None
 
 
 def largest(scenario: dict[str, Any], metric: str) -> float | None:
