@@ -106,7 +106,8 @@ class Block:
         """Wall time of ``chain`` on this rank, from a barrier (and ``before``) until its device is done."""
         self.prepare()
         gc.collect()
-        barrier()
+        if dist.is_initialized():
+            dist.barrier()
         self.wait()
         before()
         start = time.perf_counter_ns()
@@ -304,12 +305,6 @@ def cpu_s(pid: int) -> float:
     The layout of that clock's id is in ``include/linux/posix-timers_types.h``; see ``man 3 clock_getcpuclockid``.
     """
     return time.clock_gettime((~pid << 3) | 2)
-
-
-def barrier() -> None:
-    """Wait for all ranks."""
-    if dist.is_initialized():
-        dist.barrier()
 
 
 def agree(value: int, device: torch.device) -> int:

@@ -97,18 +97,13 @@ def take_turns(
     loads = []
     for number, used_s in enumerate(own_s):
         turns = {kind: [rank[2 * number : 2 * number + 2] for rank in of_kind] for kind, of_kind in ranks.items()}
-        measured.append({kind: slowest(of_kind) for kind, of_kind in turns.items()})
+        measured.append({kind: launching.slowest(of_kind) for kind, of_kind in turns.items()})
         first = [rank[0] for of_kind in turns.values() for rank in of_kind]
         start = min(first, key=lambda turn: turn.t_s)
         loads.append(
             launching.Load(t_s=start.t_s, machine_s=start.machine_s, own_s=used_s + sum(turn.own_s for turn in first))
         )
     return measured, launching.quiet(measured, loads)
-
-
-def slowest(ranks: list[list[launching.Turn]]) -> list[float]:
-    """For each turn, its seconds on the slowest rank."""
-    return [max(turn.seconds for turn in same) for same in zip(*ranks, strict=True)]
 
 
 if __name__ == "__main__":

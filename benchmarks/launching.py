@@ -300,9 +300,8 @@ def in_turns(launched: Turns, name: str, other: Callable[[], float], seconds: fl
                 launched.step()
             else:
                 taken.append(other())
-    slowest = (max(turn.seconds for turn in same) for same in zip(*launched.finish(), strict=True))
-    others = iter(taken)
-    return [paired.round_of((kind, next(slowest if kind == name else others)) for kind in order) for order in orders]
+    turns, others = iter(slowest(launched.finish())), iter(taken)
+    return [paired.round_of((kind, next(turns if kind == name else others)) for kind in order) for order in orders]
 
 
 def stay_on_cores(job: Job, pids: Mapping[int, int]) -> None:
@@ -332,6 +331,11 @@ class Turn(Load):
     """A block that was asked for: the load at its start, and how long it took on one rank."""
 
     seconds: float
+
+
+def slowest(ranks: list[list[Turn]]) -> list[float]:
+    """For each turn, its seconds on the slowest rank."""
+    return [max(turn.seconds for turn in same) for same in zip(*ranks, strict=True)]
 
 
 def quiet(measured: Sequence[paired.Round], loads: Sequence[Load]) -> list[paired.Round]:
