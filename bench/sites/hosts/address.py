@@ -85,5 +85,5 @@ class AgentStore:
         return answer
 
     def close(self) -> None:
-        with self._process:  # which closes its pipes, and waits for it
+        with suppress(OSError), self._process:  # which closes its pipes, one perhaps broken, and waits for it
             self._process.kill()
