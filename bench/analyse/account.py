@@ -13,6 +13,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Ratio, mean_interval
 from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
+from bench.core.text import by_key
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Ceilings, Limits, LimitsLaunch, Operator, Prediction, Proofs
 from bench.runs.frames import TableRow
@@ -133,8 +134,7 @@ def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", working_ms: float)
     leads = [one for one in launch.lead_ms if one is not None]
     if not leads:
         return float(spent["host"])
-    behind = min(leads) < AHEAD * working_ms
-    return max(0.0, working_ms - float(spent.drop("host").sum())) if behind else 0.0
+    return max(0.0, working_ms - float(spent.drop("host").sum())) if min(leads) < AHEAD * working_ms else 0.0
 
 
 def _alone(operators: list[Operator], ceilings: Ceilings | None, tf32: Tf32 | None) -> dict[str, float] | None:
@@ -177,9 +177,7 @@ def limits(run: Analysed) -> pd.DataFrame:
     ``limit`` what it cannot beat on this device, and ``own limit`` what it cannot beat with these kernels.
     """
     rows: list[TableRow] = []
-    of_all = accounts(run)
-    for scenario in dict.fromkeys(one.scenario for one in of_all):
-        launches = [one for one in of_all if one.scenario == scenario]
+    for scenario, launches in by_key((one.scenario, one) for one in accounts(run)).items():
         for part in (*PARTS, "unexplained", "step", "limit", "own limit"):
             values = [(ms, ms / one.step_ms) for one in launches if (ms := one.values.get(part)) is not None]
             if values:

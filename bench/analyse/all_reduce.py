@@ -193,9 +193,8 @@ def _line(measured: Sequence[Sample], algorithm: str) -> tuple[Link, Array]:
     ways = np.array([_ways(algorithm, one.ranks) for one in measured])
     steps, volume = ways[:, 0], ways[:, 1] * [one.bytes for one in measured]
     rows = np.column_stack([steps, volume]) / times[:, None]
-    coefficients = np.zeros(2)
     for part in ([0, 1], [1], [0]):  # neither may be below 0
-        coefficients[:] = 0.0
+        coefficients = np.zeros(2)
         coefficients[part] = _huber(rows[:, part], times)
         if (coefficients >= 0.0).all():
             break
@@ -261,7 +260,6 @@ def sentences(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING)
         speed = f", nominally {nominal:,.0f} Mbit/s ({nominal / 8000:,.2f} GB/s)" if nominal else ""
         why = f" ({transport.reason})" if transport.reason else ""
         texts.append(f"Transport: {transport.library or transport.backend}{over}{speed}{why}.")
-    left_out = dict.fromkeys(one.left_out for one in records if one.left_out)
-    texts += [f"{why[0].upper()}{why[1:]}." for why in left_out]
+    texts += [f"{why[0].upper()}{why[1:]}." for why in dict.fromkeys(one.left_out for one in records) if why]
     texts += [f"All-reduces over {one.processes} ranks failed: {one.reason}." for one in records if one.status != "ok"]
     return texts

@@ -47,5 +47,4 @@ def about_memory(summary: "pd.DataFrame") -> list[str]:
 
 def about_intervals(summary: "pd.DataFrame") -> list[str]:
     """A note below a summary: the meaning of ±, where a scenario has it."""
-    several = (summary["launches_ok"] > 1).any()
-    return ["±: the wider side of the 95 % interval over launches"] if several else []
+    return ["±: the wider side of the 95 % interval over launches"] if (summary["launches_ok"] > 1).any() else []

@@ -313,9 +313,8 @@ def _judged(row: Row, metric: Metric, p_adjusted: float | None) -> Row:
     verdict = verdict_of(row.ratio, p_adjusted)
     if verdict in (TOO_FEW, ALIKE):
         return replace(row, verdict=verdict, change=NEITHER if verdict == ALIKE else None)
-    low_side = verdict == FASTER
-    change = BETTER if low_side == metric.low_is_good else WORSE
-    return replace(row, verdict=metric.words[0 if low_side else 1], change=change)
+    change = BETTER if (verdict == FASTER) == metric.low_is_good else WORSE
+    return replace(row, verdict=metric.words[verdict == SLOWER], change=change)
 
 
 def _parity(pair: _Pair) -> Row:
@@ -326,6 +325,7 @@ def _parity(pair: _Pair) -> Row:
     row = pair.row(PARITY.name, column="parity", base=ours, new=theirs, **counts)
     if silent := pair.unknown("no verdict on numerics", ours, theirs):
         return replace(row, reason=silent)
-    change = PARITIES.index(theirs) - PARITIES.index(ours)
-    word = NEITHER if change == 0 else WORSE if change > 0 else BETTER
-    return replace(row, verdict=ALIKE if change == 0 else word, change=word)
+    if ours == theirs:
+        return replace(row, verdict=ALIKE, change=NEITHER)
+    word = WORSE if PARITIES.index(theirs) > PARITIES.index(ours) else BETTER
+    return replace(row, verdict=word, change=word)

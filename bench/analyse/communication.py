@@ -82,8 +82,7 @@ def _logged(rows: pd.DataFrame, paired: TableRow) -> TableRow:
 def data_parallel(diagnostics: pd.DataFrame) -> pd.DataFrame:
     """Medians over diagnosed steps: ``scenario, scatter_ms, replicate_ms, parallel_apply_ms, gather_ms``."""
     rows = diagnostics[diagnostics["look"] == "data_parallel"]
-    columns = [f"{part}_ms" for part in PARTS]
-    return rows.groupby("scenario", sort=False)[columns].median().reset_index()
+    return rows.groupby("scenario", sort=False)[[f"{part}_ms" for part in PARTS]].median().reset_index()
 
 
 def spent(document: RunDocument) -> pd.DataFrame:

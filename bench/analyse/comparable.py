@@ -96,8 +96,7 @@ def differences(base: Digest, new: Digest) -> list[str]:
 
 def changed(base: Digest, new: Digest) -> list[str]:
     """Conditions, and SM clocks, scenario by scenario: each precision has a clock of its own."""
-    places = _pairs(_of_place(base), _of_place(new))
-    differ = [_against(name, *values) for name, values in places if _differ(*values)]
+    differ = [_against(name, *both) for name, both in _pairs(_of_place(base), _of_place(new)) if _differ(*both)]
     ours, theirs = (
         {
             scenario["scenario"]: median(clocks)
@@ -128,8 +127,7 @@ def scenario_obstacle(base: Entry | None, new: Entry | None, *, attached: bool =
     ``attached``: one of the runs is, and what ran may differ.
     """
     for side, scenario in (("base", base), ("new", new)):
-        why = unusable(scenario)
-        if why is not None:
+        if (why := unusable(scenario)) is not None:
             return f"{why} in the {side} run"
     assert base is not None and new is not None  # or else unusable
     if not attached and _differ(base["what_ran"] or None, new["what_ran"] or None):
@@ -217,9 +215,7 @@ def not_known(base: Digest, new: Digest) -> Iterator[str]:
         work.append("hardware")
     if work:
         yield f"not known to be the same work: {', '.join(map(_word, work))}"
-    places = _pairs(_of_place(base), _of_place(new))
-    half = [name for name, values in places if (values[0] is None) != (values[1] is None)]
-    if half:
+    if half := [name for name, both in _pairs(_of_place(base), _of_place(new)) if both.count(None) == 1]:
         yield f"not known to be the same, since only one run says it: {', '.join(map(_word, half))}"
 
 

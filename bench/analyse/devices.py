@@ -118,8 +118,7 @@ def per_launch(device: pd.DataFrame, steps: Iterations, units: int | None, devic
         own = samples.take(places)
         peaks_w[launch] = own.groupby("t_ns")["power_w"].sum(min_count=max(1, own["device"].nunique())).max()
     measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
-    counted = table["launch"].map(measured) * (units or math.nan)
-    table["energy_per_1000_j"] = 1000.0 * table["energy_j"] / counted
+    table["energy_per_1000_j"] = 1000.0 * table["energy_j"] / (table["launch"].map(measured) * (units or math.nan))
     table["peak_power_w"] = table["launch"].map(peaks_w)
     return table.astype({name: "float64" for name in table if str(name).endswith(NUMBERS)})
 

@@ -40,19 +40,17 @@ def devices(run: Analysed) -> list[Device]:
         return []
     in_order = sorted(_launches(run, scaling), key=lambda row: row[1].slot or 0)
     of_device = by_key((name, (one, median_ms)) for name, one, median_ms in in_order)
-    scan, rows = scan_of(run), []
-    for name, launches in of_device.items():
-        bad = next((one for one, _ in launches if one.status != "ok"), None)
-        rows.append(
-            Device(
-                name=name,
-                step=estimate(median_ms for _, median_ms in launches),
-                slower=scan.slower.get(name),
-                is_slow=None if scan.bound is None or name not in scan.slower else name in scan.slow,
-                failed=None if bad is None else f"{bad.status}: {bad.reason}",
-            )
+    scan = scan_of(run)
+    return [
+        Device(
+            name=name,
+            step=estimate(median_ms for _, median_ms in launches),
+            slower=scan.slower.get(name),
+            is_slow=None if scan.bound is None or name not in scan.slower else name in scan.slow,
+            failed=next((f"{one.status}: {one.reason}" for one, _ in launches if one.status != "ok"), None),
         )
-    return rows
+        for name, launches in of_device.items()
+    ]
 
 
 def scan_of(run: Analysed) -> Scan:

@@ -33,8 +33,7 @@ def pairs(run: Analysed) -> list[TableRow]:
     """Each scenario in each environment against the first: ``scenario``, ``environment``, ``against`` and the fields of
     :class:`bench.analyse.comparison.Comparison`; p-values are adjusted over all rows."""
     both = across_environments(run.document)
-    sides = [(base.scenario, new.scenario) for _, _, base, new in both]
-    tested = of_pairs(run.rounds, sides, looked_at(run.document))
+    tested = of_pairs(run.rounds, [(base.scenario, new.scenario) for *_, base, new in both], looked_at(run.document))
     return [
         {"scenario": name, "environment": other, "against": base.environment, **asdict(one)}
         for (name, other, base, _), one in zip(both, tested, strict=True)

@@ -86,13 +86,11 @@ def ladder(run: Analysed) -> pd.DataFrame:
     rounds = run.rounds
     parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
     rungs = of_run(run.document)
-    first = rungs[0].before if rungs else ""
-    pairs = [(step.before, step.rung) for step in rungs]
-    tested = of_pairs(rounds, pairs, looked_at(run.document))
+    tested = of_pairs(rounds, [(step.before, step.rung) for step in rungs], looked_at(run.document))
     rows: list[dict[str, object]] = []
     for step, comparison in zip(rungs, tested, strict=True):
         gain, on_top = rounds.ratio(step.rung, step.before), rounds.ratio(step.rung, step.below)
-        alone = rounds.ratio(step.alone or "", first)
+        alone = rounds.ratio(step.alone or "", rungs[0].before)
         rows.append(
             {
                 **{name: getattr(step, name) for name in ("before", "rung", "change")},

@@ -52,23 +52,20 @@ def across_environments(document: RunDocument) -> list[tuple[str, str, LaunchRec
 
 def how_many(document: RunDocument) -> str:
     """How many launches of each scenario are ``ok``, whatever was asked for: ``3 to 9 launches``."""
-    ok = [launch.scenario for launch in document.good]
-    counts = sorted({ok.count(scenario) for scenario in ok}) or [0]
-    many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    counts = sorted(Counter(launch.scenario for launch in document.good).values()) or [0]
+    many = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0]}"
     return f"{many} launch{'' if many == '1' else 'es'}"
 
 
 def ended(launches: Sequence[LaunchRecord]) -> tuple[str, str | None]:
     """Status and reason of the first of a scenario's launches that did not end well, else of its first."""
-    bad = [launch for launch in launches if launch.status != "ok"]
-    first = next(iter(bad or launches), None)
+    first = min(launches, key=lambda launch: launch.status == "ok", default=None)
     return (NOT_RUN, "this run has no launch of it") if first is None else (first.status, first.reason)
 
 
 def failures(document: RunDocument, names: Sequence[str]) -> str:
     """Which of the run's scenarios are not among ``names``, and why; may be empty."""
-    in_turn = reversed(document.launches)
-    states = {one.scenario: "no value" if one.status == "ok" else one.status for one in in_turn}
+    states = {one.scenario: "no value" if one.status == "ok" else one.status for one in document.launches[::-1]}
     missing = [scenario for scenario in document.request.scenarios if scenario not in names]
     return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in missing)
 

@@ -43,8 +43,7 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     total = by_host.groupby("launch").sum().rename("peak_total_mib")
     samples = sampled.groupby(["launch", "pid", "rank"], dropna=False)["used_mib"].count().groupby("launch").min()
     total = total[total.index.isin(samples[samples > 0].index)]
-    sources = memory[["launch", "source"]].drop_duplicates()
-    source = sources.groupby("launch")["source"].agg(joined)
+    source = memory[["launch", "source"]].drop_duplicates().groupby("launch")["source"].agg(joined)
     return pd.concat([by_pid, total, source], axis=1).reset_index()
 
 
@@ -145,8 +144,7 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
     for of, samples in on_cpu.groupby(keys, observed=True):
         rss_mib, pss_mib = samples["used_mib"].max(), samples["pss_mib"].max()
         why = different(samples.loc[samples["used_mib"].isna() | samples["pss_mib"].isna(), "reason"])
-        unknown = pd.isna(rss_mib) or pd.isna(pss_mib)
-        reason = (why or "there is no sample of it") if unknown else None
+        reason = (why or "there is no sample of it") if pd.isna(rss_mib) or pd.isna(pss_mib) else None
         rows.append((*of, rss_mib, kernel.get((of[0], of[2])), pss_mib, reason))
     columns = [*keys, "rss_mib", "kernel_peak_mib", "pss_mib", "reason"]
     return pd.DataFrame(rows, columns=columns).astype({"kernel_peak_mib": "float64"})

@@ -275,8 +275,7 @@ def _scenario(scenario: str, medians: "pd.Series[float]", document: RunDocument)
         remedy = f"raise --budget (it was {digits(wanted.budget_s / 60, 4)}m), or stop other jobs"
         yield warning("imprecise", text, remedy, math.inf if width is None else width)
     placed = {rank.host for launch in document.good if launch.scenario == scenario for rank in launch.ranks}
-    differ = list(unlike([host for host in document.hosts if host.name in placed]))
-    if differ:
+    if differ := list(unlike([host for host in document.hosts if host.name in placed])):
         remedy = "all wait for the slowest: make the hosts alike, or measure each by itself"
         yield warning("unlike hosts", f"its hosts differ: {'; '.join(differ)}", remedy, len(differ))
 

@@ -262,8 +262,7 @@ def _reserve(*rows: TableRow) -> str:
     if any(_unknown(row["parity"]) for row in rows):
         reserves.append(f"whether {'each' if len(rows) > 1 else 'it'} trains the same model was not shown")
     warned = [row["findings"].split(", ") for row in rows if row["validity"] == "warning"]
-    doubts = dict.fromkeys(code for codes in warned for code in codes if code != FEW)
-    if doubts:
+    if doubts := dict.fromkeys(code for codes in warned for code in codes if code != FEW):
         reserves.append(f"low confidence: {', '.join(doubts)}")
     text = "; ".join(reserves)
     return f" {text[0].upper()}{text[1:]}." if text else ""

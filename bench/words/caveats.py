@@ -36,8 +36,7 @@ def _about_attached(attached: Attached, document: RunDocument) -> Iterator[str]:
     batch = "" if document.workload.global_batch else ", throughput (--global-batch N)"
     phases = "phases" if all(one.wait_ms is None for one in attached.launches) else "phases but the wait for data"
     yield f"Unknown for a script that bench did not write: its {phases}, numerics{batch}."
-    left_out = dict.fromkeys(one for launch in attached.launches for one in launch.left_out)
-    if left_out:
+    if left_out := dict.fromkeys(one for launch in attached.launches for one in launch.left_out):
         yield f"Left out: {'; '.join(left_out)}."
 
 

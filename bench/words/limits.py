@@ -58,8 +58,7 @@ def sentences(run: Analysed) -> list[str]:
         largest = max(beside, key=lambda name: parts[name]["ms"])
         most = "most" if 2 * parts[largest]["share"] > 1 - parts["limit"]["share"] else "the largest part"
         lines.append(f"{reached}; {most} of the rest is {NAMES[largest]}: {percent(parts[largest])} of the step.")
-    off = [one for one in accounts(run) if not one.adds_up]
-    if off:
+    if off := [one for one in accounts(run) if not one.adds_up]:
         apart = [(one.launch, 100 * one.unexplained_ms / one.step_ms, one.scenario) for one in off]
         which = ", ".join(f"launch {launch} ({more:+.0f} %, {scenario})" for launch, more, scenario in apart)
         lines.append(f"The account does not add up within {100 * ADDS_UP:.0f} % of the step in: {which}.")

@@ -94,8 +94,7 @@ def turning_on(run: Analysed, switch: str, question: str) -> Answer | None:
 
 
 def compiled(run: Analysed) -> Answer | None:
-    texts = _against(run, "compile")
-    if not texts:
+    if not (texts := _against(run, "compile")):
         return None
     step_ms, without = run.overview.set_index("scenario")["step_median_ms"], dict(partners(run, "compile"))
     compilations = {one.scenario: one.effective.compiled for one in run.document.good if one.effective}

@@ -89,8 +89,7 @@ def sentences(run: Analysed) -> list[str]:
 def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None) -> list[str]:
     """How far to trust the predictions, or why there are none."""
     scaling = run.document.begun(Scaling)
-    why = why_not(scaling)
-    if why is not None:
+    if (why := why_not(scaling)) is not None:
         return [f"Nothing is predicted: {why}."]
     checks, asked = foreseen(run, predict, what_if_mbit)
     error, lines = largest_error(checks), []
@@ -105,8 +104,7 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
             "measured step is in a prediction."
         )
     wanted = tuple(predict or scaling.to_predict) if STRONG in scaling.modes else ()
-    missing = [f"{count:,}" for count in wanted if (STRONG, count) not in {(one.mode, one.count) for one in asked}]
-    if missing:
+    if missing := [f"{count:,}" for count in wanted if (STRONG, count) not in {(one.mode, one.count) for one in asked}]:
         whole = max(scaling.counts) * scaling.batch_per_rank
         why = f"their share of the batch of {whole:,} was not computed, or is not a whole number"
         lines.append(f"Strong scaling on {listed(missing)} devices is not predicted: {why}.")

@@ -61,8 +61,7 @@ def answer(run: Analysed, table: pd.DataFrame, *, leanest: bool = True) -> list[
             unsure = ", so no difference found" if gain.low <= 1.0 <= gain.high else ""
             text += f" ({ends_text(gain.low, gain.high)}{unsure})"
         lines.append(f"Gain over {base}: {text}")
-    untried = [name for name, one in tuning.candidates.items() if not one.round and one.why_not is None]
-    if untried:
+    if untried := [name for name, one in tuning.candidates.items() if not one.round and one.why_not is None]:
         lines.append(f"Not tried within the budget: {listed(untried, 5)}")
     return lines
 
