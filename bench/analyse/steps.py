@@ -167,15 +167,9 @@ def phase_intervals(medians: pd.DataFrame) -> dict[tuple[str, str], tuple[float,
 def phases_by_launch(iterations: Iterations) -> pd.DataFrame:
     """Median of each phase (ms) of the slowest rank's measured steps: a row per launch, by scenario and launch."""
     names = [f"{phase}_ms" for phase in PHASES]
-    table = iterations.frame[["launch", "scenario", "warmup", *names]]
-    launches = ((launch, rows[~rows["warmup"]]) for launch, rows in by_launch(table))
-    medians = [
-        {"scenario": rows["scenario"].iloc[0], "launch": launch, **rows[names].median()}
-        for launch, rows in launches
-        if len(rows)
-    ]
-    ordered = pd.DataFrame(medians, columns=["scenario", "launch", *names]).sort_values(["scenario", "launch"])
-    return ordered.reset_index(drop=True)
+    measured = iterations.frame.loc[~iterations.frame["warmup"], ["scenario", "launch", *names]]
+    medians = measured.groupby(["scenario", "launch"], observed=True)[names].median().reset_index()
+    return medians.astype({"scenario": "str"}).sort_values(["scenario", "launch"], ignore_index=True)
 
 
 def summary(document: RunDocument, stats: LaunchStats, peak: pd.DataFrame) -> pd.DataFrame:
@@ -262,8 +256,7 @@ def times(steps: Iterations) -> dict[str, np.ndarray]:
     names: Any = steps.frame[["launch", "scenario"]].drop_duplicates("launch").set_index("launch")["scenario"]
     launches = steps.frame.groupby("launch").indices.items()
     of_each = by_key((names[launch], step_ms[rows[measured[rows]]]) for launch, rows in launches)
-    joined = {scenario: np.concatenate(own) for scenario, own in of_each.items()}
-    return {scenario: own for scenario, own in joined.items() if len(own)}
+    return {scenario: own for scenario, parts in of_each.items() if len(own := np.concatenate(parts))}
 
 
 def spread(times_ms: Mapping[str, np.ndarray], overview: pd.DataFrame) -> pd.DataFrame:
