@@ -98,19 +98,19 @@ def levels(series: Sequence[float | None]) -> Levels:
     middle = _local_median(logs)
     outlying = np.abs(logs - middle) > OUTLIER_AT * _noise(logs)
     calm = np.where(outlying, middle, logs)
-    cuts = _refined(calm, _cuts(calm, _noise(calm)))
+    sums = np.concatenate([[0.0], np.cumsum(calm - calm.mean())])
+    cuts = _refined(sums, _cuts(sums, _noise(calm)))
     noise, correlation = _left(calm, cuts)
     if correlation > 0.0:
-        cuts = _refined(calm, _cuts(calm, noise * _wandering(correlation)))
+        cuts = _refined(sums, _cuts(sums, noise * _wandering(correlation)))
     shifts = _shifts(logs, places, outlying, cuts, correlation)
     while weak := [one for one in shifts if one.p > SIGNIFICANCE or abs(math.log(one.ratio)) < math.log1p(AT_LEAST)]:
         weakest = shifts.index(min(weak, key=lambda one: (-one.p, abs(math.log(one.ratio)))))
-        cuts = _refined(calm, cuts[:weakest] + cuts[weakest + 1 :])
+        cuts = _refined(sums, cuts[:weakest] + cuts[weakest + 1 :])
         shifts = _shifts(logs, places, outlying, cuts, correlation)
-    edges = [0, *cuts, len(logs)]
     return Levels(
         shifts=tuple(shifts),
-        levels=tuple(_level(logs, places, outlying, start, end) for start, end in pairwise(edges)),
+        levels=tuple(_level(logs, places, outlying, start, end) for start, end in pairwise([0, *cuts, len(logs)])),
         outliers=tuple(int(place) for place in places[outlying]),
         noise=noise,
         correlation=correlation,
@@ -173,12 +173,12 @@ def _splits(sums: Array, starts: NDArray[np.int64], length: int) -> tuple[Array,
     return change[np.arange(len(starts)), best], starts + before[best]
 
 
-def _cuts(logs: Array, noise: float) -> list[int]:
-    """Where a new level begins, by narrowest over threshold."""
-    sums = np.concatenate([[0.0], np.cumsum(logs - logs.mean())])
-    threshold = THRESHOLD * math.sqrt(2.0 * math.log(len(logs))) * noise
+def _cuts(sums: Array, noise: float) -> list[int]:
+    """Where a new level begins, by narrowest over threshold. ``sums``: as for :func:`_splits`."""
+    nights = len(sums) - 1
+    threshold = THRESHOLD * math.sqrt(2.0 * math.log(nights)) * noise
     splits: list[tuple[int, float, int, int]] = []  # length, minus the change, start, cut: in the order of choice
-    for length, starts in seeds(len(logs)):
+    for length, starts in seeds(nights):
         change, where = _splits(sums, starts, length)
         beyond = np.flatnonzero(change > threshold)
         splits += [(length, -float(change[at]), int(starts[at]), int(where[at])) for at in beyond]
@@ -190,9 +190,8 @@ def _cuts(logs: Array, noise: float) -> list[int]:
     return sorted(cuts)
 
 
-def _refined(logs: Array, cuts: list[int]) -> list[int]:
-    sums = np.concatenate([[0.0], np.cumsum(logs - logs.mean())])
-    edges = [0, *cuts, len(logs)]
+def _refined(sums: Array, cuts: list[int]) -> list[int]:
+    edges = [0, *cuts, len(sums) - 1]
     for at in range(1, len(edges) - 1):
         start, end = edges[at - 1], edges[at + 1]
         if end - start >= 2 * MIN_NIGHTS:
@@ -205,8 +204,7 @@ def _shifts(logs: Array, places: Places, outlying: Outlying, cuts: list[int], co
 
     With the scatter about all levels and its degrees of freedom; a level that scatters more has its own.
     """
-    edges = [0, *cuts, len(logs)]
-    sides = [logs[low:high][~outlying[low:high]] for low, high in pairwise(edges)]
+    sides = [logs[low:high][~outlying[low:high]] for low, high in pairwise([0, *cuts, len(logs)])]
     freedom = max(1, sum(len(side) - 1 for side in sides if len(side)))
     pooled = sum(float(side.var()) * len(side) for side in sides if len(side)) / freedom
     shrunk = _wandering(correlation) ** 2
