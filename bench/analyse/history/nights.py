@@ -218,8 +218,6 @@ def _made(path: str, *, allow_incomplete: bool) -> tuple[Digest, RunDocument]:
 def _acceptances(folder: str) -> tuple[dict[str, Acceptance], list[LeftOut]]:
     """Accepted runs that are unchanged, by run, and why the others do not count."""
     place = os.path.join(folder, ACCEPTED)
-    accepted: dict[str, Acceptance] = {}
-    stale: list[LeftOut] = []
     try:
         names = sorted(name for name in os.listdir(_inside(place, folder)) if name.endswith(".json"))
     except FileNotFoundError:
@@ -228,23 +226,22 @@ def _acceptances(folder: str) -> tuple[dict[str, Acceptance], list[LeftOut]]:
         return {}, [LeftOut(path=place, why=unreadable("--history", place, error).problem)]
     except RequestError as error:
         return {}, [LeftOut(path=place, why=error.problem)]
-    for path in (os.path.join(place, name) for name in names):
-        why = None
-        try:
-            one = decode(Acceptance, read_json(path, limit=DIGEST_BYTES, within=folder))
-            document = os.path.join(folder, os.path.basename(one.run), "run.json")
-            if not os.path.isfile(document):
-                why = f"{one.run} was accepted and is no longer in {folder}"
-            else:
-                with open_regular(document, limit=JSON_BYTES, within=folder) as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != one.sha256:
-                        why = f"{one.run} has changed since it was accepted; accept it again"
-        except OSError as error:
-            why = unreadable("--history", path, error).problem
-        except ValueError:
-            why = f"{path} is damaged; accept the run again"
-        if why is None:
-            accepted[one.run] = one
-        else:
-            stale.append(LeftOut(path=path, why=why))
-    return accepted, stale
+    of_all = [(path, _acceptance(path, folder)) for path in (os.path.join(place, name) for name in names)]
+    stale = [LeftOut(path=path, why=one) for path, one in of_all if isinstance(one, str)]
+    return {one.run: one for _, one in of_all if not isinstance(one, str)}, stale
+
+
+def _acceptance(path: str, folder: str) -> Acceptance | str:
+    """The acceptance in a file, or why it does not count."""
+    try:
+        one = decode(Acceptance, read_json(path, limit=DIGEST_BYTES, within=folder))
+        document = os.path.join(folder, os.path.basename(one.run), "run.json")
+        if not os.path.isfile(document):
+            return f"{one.run} was accepted and is no longer in {folder}"
+        with open_regular(document, limit=JSON_BYTES, within=folder) as file:
+            unchanged = hashlib.file_digest(file, "sha256").hexdigest() == one.sha256
+    except OSError as error:
+        return unreadable("--history", path, error).problem
+    except ValueError:
+        return f"{path} is damaged; accept the run again"
+    return one if unchanged else f"{one.run} has changed since it was accepted; accept it again"
