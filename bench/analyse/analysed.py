@@ -126,10 +126,9 @@ def overview(run: Analysed) -> pd.DataFrame:
         for rows in (concerns, concerns[concerns["severity"] == "invalid"])
     )
     measured = table["launches_ok"] > 0
-    table["parity"] = table["scenario"].map(parities).where(measured, None)
     validity = {scenario: gravest.get(scenario, "valid") for scenario in table["scenario"]}
-    table["validity"] = table["scenario"].map(validity).where(measured, None)
-    table["findings"] = table["scenario"].map(codes).where(measured, None)
+    for name, of_scenario in (("parity", parities), ("validity", validity), ("findings", codes)):
+        table[name] = table["scenario"].map(of_scenario).where(measured, None)
     untrue = table["parity"].where(table["parity"].isin(UNTRUE), table["scenario"].map(grave))
     why_not = table["status"].where(table["status"] != "ok", untrue).astype("object")
     table["why_not"] = why_not.where(why_not.notna(), None)

@@ -100,8 +100,7 @@ def still_wanted(more: int | None) -> str:
     """``about 6 more launches would show a difference of 2 %``; empty where these are enough, or it cannot be told."""
     if not more:
         return ""
-    launches = f"launch{'es' if more > 1 else ''}"
-    return f"about {more} more {launches} of each would show a difference of {100 * SHOWN:.0f} %"
+    return f"about {more} more launch{'es' * (more > 1)} of each would show a difference of {100 * SHOWN:.0f} %"
 
 
 def verdict_of(ratio: float | None, p: float | None) -> str:

@@ -11,7 +11,7 @@ def what_ran(effective: Effective | None) -> str:
     group = f"{effective.replicas} GPUs" if effective.replicas > 1 else None
     if effective.backend is not None:
         group = f"{effective.backend} ×{effective.world_size}"
-    label = effective.label + (_in_python(effective) if effective.parallel_impl == "apex" else "")
+    label = effective.label + _in_python(effective, effective.parallel_impl)
     return " · ".join(filter(None, (label, group, precision(effective))))
 
 
@@ -26,12 +26,10 @@ def precision(effective: Effective) -> str:
         return f"fp32 (TF32 {'convolutions' if tf32.cudnn else 'matrix products'})"
     if level is None:
         return f"no level of AMP, {compute}" if compute else "precision unknown"
-    implementation = effective.precision_impl
-    if implementation == "apex":
-        implementation += _in_python(effective)
+    implementation = f"{effective.precision_impl}{_in_python(effective, effective.precision_impl)}"
     return f"{implementation} {level} {compute}" + (" by way of fp32" if effective.bf16_by_fp32 else "")
 
 
-def _in_python(effective: Effective) -> str:
+def _in_python(effective: Effective, implementation: str | None) -> str:
     """Marks apex without its kernels, whose loss scaler waits for the GPU once a gradient."""
-    return " (Python)" if effective.apex_kernels is False else ""
+    return " (Python)" if implementation == "apex" and effective.apex_kernels is False else ""

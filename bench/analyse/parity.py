@@ -65,8 +65,7 @@ def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> 
     rows = []
     for launch in document.good:
         loss = losses[launch.launch].to_numpy() if launch.launch in losses else np.empty(0)
-        names = {"launch": launch.launch, "scenario": launch.scenario}
-        rows.append(names | _verdict(document, launch, loss, numbers))
+        rows.append({"launch": launch.launch, "scenario": launch.scenario} | _verdict(document, launch, loss, numbers))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -86,8 +85,7 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
     """
     numbers, tables = _by_launch(numerics), []
     for launch in {one.scenario: one for one in reversed(document.good)}.values():
-        own = steps.frame["launch"] == launch.launch
-        table = steps.frame.loc[own, ["launch", "step", "loss"]].reset_index(drop=True)
+        table = steps.of(launch.launch).frame[["launch", "step", "loss"]].reset_index(drop=True)
         reference = pd.Series(_exact(document, launch, numbers, "loss")["value"].to_numpy(), dtype="float64")
         tables.append(table.assign(scenario=launch.scenario, reference=reference))
     columns = ["scenario", "launch", "step", "loss", "reference"]
@@ -129,8 +127,7 @@ def _verdict(document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numb
     """The fields of :class:`ParityRecord` that are known of a launch with these losses."""
     ran = launch.effective
     if ran is None or not document.planned:
-        how = "imported" if document.of(Imported) else "attached"
-        return {"reason": f"{how}: nothing is known of the numerics"}
+        return {"reason": f"{'imported' if document.of(Imported) else 'attached'}: nothing is known of the numerics"}
     values: TableRow = {"replicas": ran.norm_parts}
     bad = np.flatnonzero(~np.isfinite(loss))
     if len(bad):

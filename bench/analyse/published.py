@@ -62,8 +62,7 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
         for iteration in shown:
             row |= columns(f"elapsed_s_{iteration}{{}}", estimate(launches.get((scenario, iteration), ())))
         row |= columns("relative{}", rounds.ratio(BASE, scenario))
-        published = PUBLISHED_S.get(scenario)
-        for position, iteration in enumerate(PUBLISHED_ITERATIONS):
-            row[f"published_s_{iteration}"] = published[position] if published else None
-        rows.append(row | {"published_relative": published[-1] / PUBLISHED_S[BASE][-1] if published else None})
+        published = PUBLISHED_S.get(scenario, (None,) * len(PUBLISHED_ITERATIONS))
+        row |= {f"published_s_{at}": seconds for at, seconds in zip(PUBLISHED_ITERATIONS, published, strict=True)}
+        rows.append(row | {"published_relative": published[-1] and published[-1] / PUBLISHED_S[BASE][-1]})
     return pd.DataFrame(rows)

@@ -93,7 +93,7 @@ def scaled(run: Analysed) -> list[Scaled]:
     points = []
     for mode in scaling.modes:
         first, *others = curve(scaling, mode)
-        alone = rounds.values.get(str(first))
+        alone_ms = estimate(rounds.values.get(str(first), ())).value
         numbers = [one.launch for one in of_points.get(first, [])]
         waits = (stats["data_share"] * stats["mean_ms"]).reindex(numbers).dropna()
         data_ms = float(waits.mean()) if len(waits) else 0.0
@@ -107,8 +107,7 @@ def scaled(run: Analysed) -> list[Scaled]:
             loss = Loss()
             if count > 1:
                 diagnostics = [one for one in scaling.diagnostics if (one.replicas, one.global_batch) == here]
-                ideal_ms = None if alone is None else share * (estimate(alone).value or 0.0)
-                loss = _loss(run.diagnostics, diagnostics, step.value, ideal_ms, share * data_ms)
+                loss = _loss(run.diagnostics, diagnostics, step.value, alone_ms and share * alone_ms, share * data_ms)
             points.append(
                 Scaled(
                     mode=mode,

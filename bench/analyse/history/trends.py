@@ -137,8 +137,7 @@ class Track:
 
     def regressed(self, trend: Trend) -> list[int]:
         """The nights that the gate stops for a value, by place, accepted by a person or not."""
-        of_value = self.stopped().get((trend.scenario, GATED[trend.metric]), ()) if trend.metric in GATED else ()
-        runs = set(of_value)
+        runs = set(self.stopped().get((trend.scenario, GATED[trend.metric]), ()) if trend.metric in GATED else ())
         return [night for night in trend.known if self.nights[night].run in runs]
 
     def of(self, metric: str) -> list[Trend]:
