@@ -145,13 +145,13 @@ def _loss(
 ) -> Loss:
     """``ideal_data_ms``: what of the ideal step is waiting for data."""
     total = None if step_ms is None or ideal_ms is None else step_ms - ideal_ms
-    record = launches[-1] if launches else None
-    pairs = rows[(rows["launch"] == record.launch) & (rows["look"] == "pairs")] if record else rows[:0]
-    if record is None or pairs.empty or ideal_ms is None:
-        why = "there is no diagnostic launch"
-        if record is not None:
-            looked = record.looks[0].reasons.get("pairs") if record.looks else None
-            why = record.reason or looked or "there were no steps without synchronisation to compare with"
+    if not launches:
+        return Loss(total_ms=total, reason="there is no diagnostic launch")
+    record = launches[-1]
+    pairs = rows[(rows["launch"] == record.launch) & (rows["look"] == "pairs")]
+    if pairs.empty or ideal_ms is None:
+        looked = record.looks[0].reasons.get("pairs") if record.looks else None
+        why = record.reason or looked or "there were no steps without synchronisation to compare with"
         return Loss(total_ms=total, reason=why)
     whole = pairs[[f"{phase}_ms" for phase in PHASES]].sum(axis=1)
     slowest, alone_ms = slowest_of_pairs(pairs, whole), whole[~pairs["synchronised"].astype(bool)]

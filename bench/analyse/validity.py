@@ -199,8 +199,8 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
     unequal = [f"its ranks differ in {', '.join(launch.checks.ranks_differ)}"] if launch.checks.ranks_differ else []
     for host, threads, planned in sorted(had or {("", ran.threads, max(1, ran.affinity // launch.processes))}):
         if threads != planned:
-            had_threads = f"had {threads} thread{'s' * (threads != 1)}"
-            unequal.append(f"its ranks{where.get(host, '')} {had_threads} where {planned} {_were(planned)} planned")
+            instead = f"{planned} {'was' if planned == 1 else 'were'} planned"
+            unequal.append(f"its ranks{where.get(host, '')} had {threads} thread{'s' * (threads != 1)} where {instead}")
     for host in hosts:
         counts = sorted(count for name, count in cores if name == host)
         if len(counts) > 1:
@@ -211,10 +211,6 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
     if unequal:
         remedy = "leave threads and affinity alone while bench runs, in scenarios too, and measure again"
         yield invalid("unequal", "; ".join(unequal), remedy)
-
-
-def _were(number: int | None) -> str:
-    return "was" if number == 1 else "were"
 
 
 def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[Finding]:
@@ -244,7 +240,8 @@ def _gpu(launch: LaunchRecord, step_ms: float, device: str | None) -> Iterator[F
         text = "its sampler ended early, so it is unknown who else used its GPUs"
         yield warning("unwatched", text, "see logs/sampler.log for why, and measure again")
     if scrambled := checks.scrambled_lists:
-        text = f"{scrambled} of the driver's lists of processes {_were(scrambled)} scrambled and left out"
+        were = "was" if scrambled == 1 else "were"
+        text = f"{scrambled} of the driver's lists of processes {were} scrambled and left out"
         yield warning("scrambled lists", text, "update the driver: early R535 ones do that", scrambled)
     leads_ms = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
     if leads_ms and min(leads_ms) < HOST_BOUND * step_ms:  # the others wait for the rank that is least ahead
