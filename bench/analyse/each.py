@@ -35,10 +35,9 @@ class Device:
 
 def devices(run: Analysed) -> list[Device]:
     """In the order in which they were chosen; empty for a run that measured them together."""
-    scaling = run.document.of(Scaling)
-    if scaling is None or not scaling.by_itself:
+    if not each_alone(run.document):
         return []
-    in_order = sorted(_launches(run, scaling), key=lambda row: row[1].slot or 0)
+    in_order = sorted(_launches(run), key=lambda row: row[1].slot or 0)
     of_device = by_key((name, (one, median_ms)) for name, one, median_ms in in_order)
     scan = scan_of(run)
     return [
@@ -55,9 +54,8 @@ def devices(run: Analysed) -> list[Device]:
 
 def scan_of(run: Analysed) -> Scan:
     """Compares the devices over the rounds in which no launch failed."""
-    scaling = run.document.of(Scaling)
     rounds: dict[str, dict[int, float]] = defaultdict(dict)
-    for name, one, median_ms in _launches(run, scaling) if scaling else ():
+    for name, one, median_ms in _launches(run) if each_alone(run.document) else ():
         if median_ms is not None:
             rounds[name][one.repeat] = median_ms
     whole = set.intersection(*map(set, rounds.values())) if rounds else set()
@@ -66,9 +64,10 @@ def scan_of(run: Analysed) -> Scan:
     return scanned({name: [of[repeat] for repeat in sorted(whole)] for name, of in rounds.items()})
 
 
-def _launches(run: Analysed, scaling: Scaling) -> Iterator[tuple[str, PointRecord, float | None]]:
+def _launches(run: Analysed) -> Iterator[tuple[str, PointRecord, float | None]]:
     """Each launch with its device, such as ``node1 GPU 2`` or ``node1 part 1 of 2 of the cores``, and its median step
     (ms), None where it failed."""
+    scaling = run.document.begun(Scaling)
     medians = launch_stats(run, [one.launch for one in scaling.launches])["median_ms"].to_dict()
     indices = {gpu.uuid: gpu.index for gpu in run.document.gpus}
     for one in scaling.launches:
