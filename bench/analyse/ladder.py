@@ -42,8 +42,7 @@ def turned_on(name: str) -> dict[str, str]:
     """The parts of a scenario's name: ``ddp+tf32=off`` is {"": "ddp", "tf32": "off"}."""
     scenario, _, environment = name.partition("@")
     base, *specs = scenario.split("+")
-    pairs = (spec.partition("=") for spec in specs)
-    parts = {SCENARIO: base, **{switch: value for switch, _, value in pairs}}
+    parts = {SCENARIO: base, **dict(spec.partition("=")[::2] for spec in specs)}
     return parts | ({"@": environment} if environment else {})
 
 

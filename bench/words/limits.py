@@ -34,10 +34,9 @@ Parts = dict[str, TableRow]
 
 
 def by_scenario(run: Analysed) -> dict[str, Parts]:
-    table = limits(run)
     return {
         str(scenario): {row["part"]: row for row in rows.to_dict("records")}
-        for scenario, rows in table.groupby("scenario", sort=False)
+        for scenario, rows in limits(run).groupby("scenario", sort=False)
     }
 
 
