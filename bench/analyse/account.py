@@ -98,8 +98,7 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     # what nothing hides of exchanges in a step without one of gradients, less the wait for the last rank
     spent["communication"] = max(0.0, float(spent["communication"]) - stragglers_ms * alike)
     quieter_ms = 0.0 if alike else float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median())
-    operators = [one for one in of_operators.operators if one.alone_ms is not None]
-    alone = _alone(operators, ceilings, launch.effective.tf32)
+    alone = _alone(of_operators.operators, ceilings, launch.effective.tf32)
     classes = ("arithmetic", "memory", "optimizer")
     waited_ms = data_ms + stragglers_ms * alike  # within the quiet step of a rank
     host_ms = _host_ms(launch, spent, float(quiet["step_ms", "mean"].median()) - waited_ms)
@@ -131,21 +130,20 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
 def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", working_ms: float) -> float:
     """On the CPU what lies between operators. A GPU waits for its host in what its kernels leave of ``working_ms``, a
     step that waits for nothing else, unless the host is ahead of it all the time."""
-    leads = [one for one in launch.lead_ms if one is not None]
-    if not leads:
+    if not (leads := [one for one in launch.lead_ms if one is not None]):
         return float(spent["host"])
     return max(0.0, working_ms - float(spent.drop("host").sum())) if min(leads) < AHEAD * working_ms else 0.0
 
 
-def _alone(operators: list[Operator], ceilings: Ceilings | None, tf32: Tf32 | None) -> dict[str, float] | None:
+def _alone(operators: Sequence[Operator], ceilings: Ceilings | None, tf32: Tf32 | None) -> dict[str, float] | None:
     """Milliseconds of all operators of a step, alone and warm, by class; ``limit``: those with FLOPs at the ceilings,
     ``traffic``: the others at the memory's. An operator that is faster than a ceiling, such as one whose data are in a
     cache, counts as it is."""
-    if not operators:
+    known = [(one, one.alone_ms) for one in operators if one.alone_ms is not None]
+    if not known:
         return None
     sums = dict.fromkeys(("arithmetic", "memory", "optimizer", "limit", "traffic"), 0.0)
-    for one in operators:
-        alone_ms = one.alone_ms or 0.0
+    for one, alone_ms in known:
         name = "arithmetic" if one.flops else "optimizer" if one.phase == "optimizer" else "memory"
         sums[name] += one.count * alone_ms
         sums["limit" if one.flops else "traffic"] += one.count * min(alone_ms, bound_ms(one, ceilings, tf32))
@@ -179,8 +177,7 @@ def limits(run: Analysed) -> pd.DataFrame:
     rows: list[TableRow] = []
     for scenario, launches in by_key((one.scenario, one) for one in accounts(run)).items():
         for part in (*PARTS, "unexplained", "step", "limit", "own limit"):
-            values = [(ms, ms / one.step_ms) for one in launches if (ms := one.values.get(part)) is not None]
-            if values:
+            if values := [(ms, ms / one.step_ms) for one in launches if (ms := one.values.get(part)) is not None]:
                 times, shares = (pd.Series(column).to_numpy() for column in zip(*values, strict=True))
                 intervals = (*mean_interval(times), *mean_interval(shares))
                 rows.append(dict(zip(LIMITS, (scenario, part, *intervals, len(values)), strict=True)))

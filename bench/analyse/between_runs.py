@@ -198,16 +198,14 @@ class _Pair:
 def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
     good = [pair for pair in pairs if pair.obstacle is None]
     sides = {"base": [pair.base or {} for pair in good], "new": [pair.new or {} for pair in good]}
-    silent = dict.fromkeys(one["scenario"] for side in sides.values() for one in side if not one["what_ran"])
-    if silent:
+    if silent := dict.fromkeys(one["scenario"] for side in sides.values() for one in side if not one["what_ran"]):
         yield f"not known to be the same, since a run does not say what ran: {', '.join(silent)}"
     for (name, side), run in zip(sides.items(), runs, strict=True):
         codes: dict[str, list[str]] = {one["scenario"]: [] for one in side if one["validity"] == "warning"}
         for finding in run["findings"]:
             if finding["code"] not in codes.get(finding["scenario"], [finding["code"]]):
                 codes[finding["scenario"]].append(finding["code"])
-        doubted = "; ".join(f"{scenario} ({', '.join(its_codes)})" for scenario, its_codes in codes.items())
-        if doubted:
+        if doubted := "; ".join(f"{scenario} ({', '.join(its_codes)})" for scenario, its_codes in codes.items()):
             more = "" if run["imported"] else ", see 'bench report'"
             yield f"the {name} run has warnings{more}: {doubted}"
 

@@ -256,8 +256,7 @@ def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str |
         span_s = _span_s(counter)
         if (energies_j.diff().dropna() < 0).any():
             return None, None, "the driver's counter fell within the window"
-        gained_j = float(energies_j.iloc[-1] - energies_j.iloc[0])
-        if gained_j <= 0:
+        if (gained_j := float(energies_j.iloc[-1] - energies_j.iloc[0])) <= 0:
             return None, None, "the driver's counter stood still over the window"
         if span_s >= COVERED * window_s:
             return gained_j * window_s / span_s, "counter", None
@@ -280,8 +279,7 @@ def _integral(
     if seconds.max() > LARGEST_GAP_S:
         return None, None, f"power is unknown over {seconds.max():.1f} s within the window"
     power_w = powers["power_w"].to_numpy()
-    joules = float(((power_w[1:] + power_w[:-1]) / 2.0 * seconds).sum())
-    if joules <= 0.0:
+    if (joules := float(((power_w[1:] + power_w[:-1]) / 2.0 * seconds).sum())) <= 0.0:
         return None, None, "the driver says that no power is drawn"
     return joules * window_s / span_s, "estimated", None
 

@@ -184,8 +184,7 @@ def positive(values: Iterable[float | None]) -> NDArray[np.float64]:
     """The known values; ValueError where one is not positive and finite, and so has no logarithm."""
     given = np.array([math.nan if value is None else value for value in values], dtype="float64")
     known: NDArray[np.float64] = given[~np.isnan(given)]
-    wrong = known[(known <= 0.0) | np.isinf(known)]
-    if len(wrong):
+    if len(wrong := known[(known <= 0.0) | np.isinf(known)]):
         raise ValueError(f"the value of a launch must be positive and finite, and one is {wrong[0]:g}")
     return known
 

@@ -56,8 +56,7 @@ class Swept:
 
 def found_by(document: RunDocument) -> Swept | None:
     """The rates of a run's sweep; None without one, or where launches that it rests on failed."""
-    sweep = document.of(InputSweep)
-    if sweep is None:
+    if (sweep := document.of(InputSweep)) is None:
         return None
     good, first = ([one for one in sweep.good if one.first_reading is before] for before in (False, True))
     counts = (*sweep.counts, None)
@@ -76,8 +75,7 @@ def found_by(document: RunDocument) -> Swept | None:
 
 def why_open(document: RunDocument) -> str | None:
     """Why a sweep gave no answer; None where it did, and for a run without one."""
-    sweep = document.of(InputSweep)
-    if sweep is None or found_by(document) is not None:
+    if (sweep := document.of(InputSweep)) is None or found_by(document) is not None:
         return None
     for one in sweep.launches:
         if one.status != "ok":
@@ -115,8 +113,7 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
     if both.value is not None and both.value < (1.0 - LESS) * bound and (both.high or both.value) < bound:
         less = f"Both together reach {100 * (1 - both.value / bound):.0f} % less than the two alone allow"
         texts.append(f"{less}: the ranks and their workers share {cores} cores.")
-    near = [workers for workers, rate in swept.loader.items() if workers and overlap(rate, swept.training)]
-    if near:
+    if near := [workers for workers, rate in swept.loader.items() if workers and overlap(rate, swept.training)]:
         few = " or ".join(map(str, near)) + f" worker{'s' * (near != [1])}"
         texts.append(f"With {few} the loader may be as fast as training: more --launches would tell.")
     if swept.first is not None:

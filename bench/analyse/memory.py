@@ -70,8 +70,7 @@ def growth(memory: pd.DataFrame, steps: Iterations, bounds: Windows) -> dict[int
     keys = ["launch", "rank", "pid", "device"]
     processes: Any = memory.loc[within, [*keys, "used_mib"]].groupby(keys, observed=True, dropna=False)
     for (launch, *_), samples in processes["used_mib"]:
-        third = len(samples) // 3
-        if third >= FEWEST_SAMPLES:
+        if (third := len(samples) // 3) >= FEWEST_SAMPLES:
             before = float(samples.iloc[:third].median())
             more = float(samples.iloc[-third:].median()) - before
             grown[launch] = max(grown.get(launch, (-np.inf, 0.0)), (more, more / before if before else 0.0))

@@ -129,8 +129,7 @@ def _verdict(document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numb
     if ran is None or not document.planned:
         return {"reason": f"{'imported' if document.of(Imported) else 'attached'}: nothing is known of the numerics"}
     values: TableRow = {"replicas": ran.norm_parts}
-    bad = np.flatnonzero(~np.isfinite(loss))
-    if len(bad):
+    if len(bad := np.flatnonzero(~np.isfinite(loss))):
         return values | {"verdict": NOT_FINITE, "reason": f"the loss of step {bad[0]} is not finite"}
     design = document.strategy_of(launch).differs
     if design is None and launch.checks.final_weights_alike is False:

@@ -117,8 +117,7 @@ def predictions(
         alone, step, left_out, unknown = None, None, False, None
         others = [one for one in all_samples if one.ranks != count]
         for over in (others, all_samples):  # all where the others do not tell
-            link = fitted(over)
-            if link is None:
+            if (link := fitted(over)) is None:
                 continue
             link = link if what_if_mbit is None else with_bandwidth(link, what_if_mbit)
             alone = predicted_step(computing(scaling, mode, 1), 1, link)

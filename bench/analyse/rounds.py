@@ -175,8 +175,7 @@ class Rounds:
         self._middle = {name: geometric_mean(values) for name, values in self.values.items()}
         if self.values:
             logs = np.log(given / np.array([self._middle[name] for name in named], dtype="float64"))
-            scenario = np.array([self._place[name] for name in named])
-            self._fit = Drifting.of(logs, scenario, repeats, numbers)
+            self._fit = Drifting.of(logs, np.array([self._place[name] for name in named]), repeats, numbers)
 
     @classmethod
     def of(cls, launches: LaunchStats, column: str = "median_ms") -> Self:

@@ -45,8 +45,7 @@ def per_iteration(timed: RankSteps) -> Iterations:
     needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
     columns = {name: steps[name] for name in needed if name in steps}
     arrays = {name: one.to_numpy("float64" if one.dtype == object else None) for name, one in columns.items()}
-    several = "host" in steps and steps["host"].nunique() > 1
-    if several:
+    if several := "host" in steps and steps["host"].nunique() > 1:
         arrays["host"], hosts = pd.factorize(steps["host"])
     launches = list(steps.groupby("launch", sort=True).indices.values()) or [np.empty(0, dtype="int64")]
     parts = [_of_launch({name: values[rows] for name, values in arrays.items()}) for rows in launches]

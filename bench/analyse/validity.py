@@ -105,8 +105,7 @@ def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
         text = f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first"
         remedy = f"raise --warmup{_it_was(warmup)}, and stop other jobs, and check the cooling"
         yield warning("unsteady", text, remedy, abs(drift))
-    middle = stats["iqr_ms"] / stats["median_ms"]
-    if middle >= SPREAD:
+    if (middle := stats["iqr_ms"] / stats["median_ms"]) >= SPREAD:
         text = f"the middle half of its steps spans {100 * middle:.0f} % of their median"
         longer = f"raise --iters{_it_was(iters)}" if document.planned else "let the script train longer"
         yield warning("spread", text, f"stop other jobs and {longer}", middle)
@@ -115,8 +114,7 @@ def _time(stats: TableRow, document: RunDocument) -> Iterator[Finding]:
         text = f"its ranks are {100 * stats['skew']:.0f} % apart; {slowest}"
         remedy = "see which phase of that rank is longer, and what else uses its device or cores"
         yield warning("skew", text, remedy, stats["skew"])
-    waiting = stats["data_share"]
-    if waiting > INPUT_BOUND:
+    if (waiting := stats["data_share"]) > INPUT_BOUND:
         faster = "raise num_workers of its DataLoader, or have it decode less"
         remedy = _enough_workers(waiting, document) if document.planned else faster
         yield warning("input-bound", f"{100 * waiting:.0f} % of its step is waiting for data", remedy, waiting)
@@ -202,8 +200,7 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
             instead = f"{planned} {'was' if planned == 1 else 'were'} planned"
             unequal.append(f"its ranks{where.get(host, '')} had {threads} thread{'s' * (threads != 1)} where {instead}")
     for host in hosts:
-        counts = sorted(count for name, count in cores if name == host)
-        if len(counts) > 1:
+        if len(counts := sorted(count for name, count in cores if name == host)) > 1:
             unequal.append(f"launches of this run had {' and '.join(map(str, counts))} cores{where[host]}")
     own = launch.strategy is not None and ran.bound_cores is None  # a script's threads are its business
     for count in sorted({rank.cores for rank in ranks if own and rank.cores and rank.cores < (rank.threads or 0)}):

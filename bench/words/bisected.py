@@ -13,8 +13,7 @@ WORDS = {
 
 
 def in_words(document: RunDocument) -> list[str]:
-    search = document.of(Bisected)
-    if search is None:
+    if (search := document.of(Bisected)) is None:
         return []
     names = [*search.candidates]
     good, bad = names[0], names[-1]

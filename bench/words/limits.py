@@ -129,8 +129,7 @@ def answers(run: Analysed) -> list[tuple[str, str]]:
 
 
 def _mfu(reached: pd.DataFrame) -> str:
-    rows = reached.to_dict("records")
-    if not rows:
+    if not (rows := reached.to_dict("records")):
         return "Unknown: the FLOPs of a step were not counted."
     row = max(rows, key=lambda one: one["tflops_per_s"])
     held = f"{row['scenario']} computes {digits(row['tflops_per_s'], 3)} TFLOP/s"
@@ -156,8 +155,7 @@ def _help(run: Analysed, parts: Mapping[str, Parts]) -> str:
     lines = []
     for scenario, of in parts.items():
         switches = recoverable(scenario, run.document.workload.device, run.document.begun(Limits).work)
-        names = [name for name in PARTS if name in of and (name in switches or name == "data")]
-        if not names:
+        if not (names := [name for name in PARTS if name in of and (name in switches or name == "data")]):
             continue
         largest = max(names, key=lambda name: of[name]["ms"])
         by = "--workers" if largest == "data" else " or ".join(f"+{name}" for name in switches[largest])

@@ -45,8 +45,7 @@ def answer(run: Analysed) -> list[str]:
 
 def slow_devices(run: Analysed) -> str:
     """Which devices are slow, and the threshold for that."""
-    scan = each.scan_of(run)
-    if scan.bound is None:
+    if (scan := each.scan_of(run)).bound is None:
         return "Whether a device is slow is unknown: too few launches ended well."
     bound = f"more than {100 * scan.bound:.1f} % slower than the median"
     if not scan.slow:

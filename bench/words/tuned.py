@@ -31,8 +31,7 @@ def answer(run: Analysed, table: pd.DataFrame, *, leanest: bool = True) -> list[
         return [nothing_usable(tuning) if run.document.complete else unknown]
     rows: dict[str, TableRow] = {row["scenario"]: row for row in table.to_dict("records")}
     advised, base, rounds = recommendations(run.document, table), tuning.baseline, run.rounds
-    best = advised.fastest
-    if best is None:
+    if (best := advised.fastest) is None:
         return ["No valid result: no fresh launch of a finalist ended well."]
     doubt = DOUBTFUL if rows[best]["parity"] == CANNOT_TELL else ""
     alike = f"; not distinguishable from {listed(advised.not_told_apart)}" if advised.not_told_apart else ""

@@ -223,8 +223,7 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
 
 
 def _value(scenario: Entry, key: str) -> Value | None:
-    launches = [value for value in scenario["launches"][key] if value is not None]
-    if not launches:
+    if not (launches := [value for value in scenario["launches"][key] if value is not None]):
         return None
     logs = list(map(math.log, launches))
     mean = sum(logs) / len(logs)
@@ -376,8 +375,7 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
     wanted = max(rule.nights, FEWEST_NIGHTS)
     for name in names:
         with_value = [one for one in base.get(name, ()) if metric in one.values]
-        value = tonight[name].values.get(metric)
-        if value is None:
+        if (value := tonight[name].values.get(metric)) is None:
             if with_value:
                 nights = tuple([one.night for one in with_value])
                 rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_VALUE))

@@ -176,8 +176,7 @@ def digest_of(path: str) -> Digest:
 
 def with_findings(path: str, *, allow_incomplete: bool = False) -> Digest:
     document = verified(path, allow_incomplete=allow_incomplete)
-    digest = stored(path)
-    if digest is None:
+    if (digest := stored(path)) is None:
         digest, document = _made(path, allow_incomplete=allow_incomplete)
     return {**digest, "run": os.path.basename(os.path.abspath(path)), "findings": encode(document.validity)}
 

@@ -134,8 +134,7 @@ def _noise(logs: Array) -> float:
 def _left(logs: Array, cuts: list[int]) -> tuple[float, float]:
     """The standard deviation of nights about their levels, and the correlation of successive ones, from 0."""
     rests = [logs[low:high] - logs[low:high].mean() for low, high in pairwise([0, *cuts, len(logs)])]
-    squares = sum(float(rest @ rest) for rest in rests)
-    if squares == 0.0:
+    if (squares := sum(float(rest @ rest) for rest in rests)) == 0.0:
         return LEAST_NOISE, 0.0
     noise = max(LEAST_NOISE, math.sqrt(squares / max(1, len(logs) - len(rests))))
     correlation = sum(float(one[1:] @ one[:-1]) for one in rests) / squares + TAKEN_BY_A_LEVEL * len(rests) / len(logs)
