@@ -234,8 +234,7 @@ def _other_ran(pairs: Sequence[_Pair], base: Digest, new: Digest) -> Iterator[st
 def _compared(pairs: Sequence[_Pair], *runs: Digest) -> tuple[Row, ...]:
     """Row by row the metrics of each pair."""
     tests = sum(pair.obstacle is None for pair in pairs)
-    columns: list[list[Row]] = []
-    of_times: dict[str, float | None] = {}
+    columns, of_times = list[list[Row]](), dict[str, float | None]()
     for metric in (*METRICS, *(OF_COMMANDS if all(run.get("attached") for run in runs) else ())):
         rows = [_row(pair, metric, runs, tests) for pair in pairs]
         adjusted = {row.scenario: row.p_adjusted for row in judged([row for row in rows if row.reason is None])}

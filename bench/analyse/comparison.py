@@ -52,9 +52,9 @@ def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: floa
 
     ``before``: how many launches of a side an earlier verdict had; 0 for a first one.
     """
-    few, more = min(n_base, n_new), more_launches(ratio, min(n_base, n_new), tests)
+    few = min(n_base, n_new)
     known = asdict(ratio) | ({} if few >= LAUNCHES_WANTED else {"p": None})
-    return Comparison(**known, n_base=n_base, n_new=n_new, more=more, before=before)
+    return Comparison(**known, n_base=n_base, n_new=n_new, more=more_launches(ratio, few, tests), before=before)
 
 
 def judged(comparisons: Sequence[Compared], among: int | None = None) -> list[Compared]:

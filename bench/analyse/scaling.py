@@ -177,8 +177,7 @@ def foreseen(
     strong ones if that was measured."""
     scaling = run.document.begun(Scaling)
     points = {(one.count, one.global_batch): one.step.value for one in scaled(run)}
-    checks: list[Prediction] = []
-    asked: list[Prediction] = []
+    checks, asked = list[Prediction](), list[Prediction]()
     algorithms = Algorithms.of(run.document)
     for mode in dict.fromkeys((WEAK, *scaling.modes)):
         at = {count: points.get((count, batch)) for count, batch in curve(scaling, mode)}
