@@ -138,14 +138,18 @@ def rates(swept: Swept, both: Estimate) -> pd.DataFrame:
     """One row for each rate: ``what`` (``loader``, ``training`` or ``both``), ``workers`` (null for training alone),
     ``launches, throughput_per_s, throughput_low_per_s, throughput_high_per_s``; ``bound_per_s``: what both together can
     reach with so many workers; ``enough``: whether so many are."""
-    known = [("loader", workers, rate) for workers, rate in swept.loader.items()]
-    known += [("training", None, swept.training), *[("both", swept.workers, both)] * (both.value is not None)]
     rows = [
-        {"what": what, "workers": workers, "launches": rate.n, **columns("throughput{}_per_s", rate)}
-        | ({"bound_per_s": swept.bound(workers), "enough": swept.is_enough(workers)} if what == "loader" else {})
-        for what, workers, rate in known
+        _row("loader", workers, rate) | {"bound_per_s": swept.bound(workers), "enough": swept.is_enough(workers)}
+        for workers, rate in swept.loader.items()
     ]
+    rows.append(_row("training", None, swept.training))
+    if both.value is not None:
+        rows.append(_row("both", swept.workers, both))
     return pd.DataFrame(rows).astype({"workers": "Int64", "enough": "boolean", "bound_per_s": "float64"})
+
+
+def _row(what: str, workers: int | None, rate: Estimate) -> dict[str, object]:
+    return {"what": what, "workers": workers, "launches": rate.n, **columns("throughput{}_per_s", rate)}
 
 
 def _value(rate: Estimate) -> float:

@@ -276,4 +276,5 @@ def losses(steps: Iterations) -> pd.DataFrame:
     last = means.drop_duplicates("launch", keep="last").set_index("launch")["loss"].rename("last_loss")
     broken = means[~np.isfinite(means["loss"])]
     first = broken.groupby("launch")["step"].min().rename("first_not_finite").astype("Int64")
-    return pd.concat([last, first], axis=1).reset_index()
+    table: pd.DataFrame = pd.concat([last, first], axis=1).reset_index()
+    return table
