@@ -45,7 +45,6 @@ from bench.analyse.intervals import ratio_of, t_quantile, welch
 from bench.analyse.scatter import moderated
 from bench.core import errors
 from bench.core.records import PARITIES
-from bench.core.text import by_key
 
 PARITY = "loss_parity"
 
@@ -394,9 +393,13 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
-    by_age = by_key((sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1, pair) for pair in pairs)
-    rows += _predicted(metric, by_age.get(True, ()), error, rule.thresholds[metric])
-    return rows + [_by_interval(metric, pair, error, rule.before) for pair in by_age.get(False, ())]
+    enough: list[_Pair] = []
+    young: list[_Pair] = []
+    for pair in pairs:
+        known = sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1
+        (enough if known else young).append(pair)
+    rows += _predicted(metric, enough, error, rule.thresholds[metric])
+    return rows + [_by_interval(metric, pair, error, rule.before) for pair in young]
 
 
 def _pair(name: str, metric: str, tonight: Value, nights: Sequence[Measured], wanted: int) -> _Pair:
