@@ -307,8 +307,7 @@ def _judged(row: Row, metric: Metric, p_adjusted: float | None) -> Row:
         half = t_quantile(1.0 - (1.0 - CONFIDENCE) * row.p / p_adjusted, row.freedom) * row.error
         low, high = (row.ratio * math.exp(end) for end in (-min(half, 700.0), min(half, 700.0)))
         row = replace(row, verdict_low=low, verdict_high=high)
-    verdict = verdict_of(row.ratio, p_adjusted)
-    if verdict in (TOO_FEW, ALIKE):
+    if (verdict := verdict_of(row.ratio, p_adjusted)) in (TOO_FEW, ALIKE):
         return replace(row, verdict=verdict, change=NEITHER if verdict == ALIKE else None)
     change = BETTER if (verdict == FASTER) == metric.low_is_good else WORSE
     return replace(row, verdict=metric.words[verdict == SLOWER], change=change)

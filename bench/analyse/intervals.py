@@ -44,8 +44,7 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     interval. Unknown ones (None, NaN) are left out, and ``n`` counts the others; ValueError at zero, less and infinity.
     """
     known = positive(values)
-    n = len(known)
-    if n < 2:
+    if (n := len(known)) < 2:
         return Estimate(value=geometric_mean(known) if n else None, low=None, high=None, n=n)
     value = geometric_mean(known)
     if np.ptp(known) == 0.0:

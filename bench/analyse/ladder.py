@@ -55,8 +55,7 @@ def steps(names: Sequence[str]) -> list[Step]:
     base = all_on[names[0]]
     for name in names[1:]:
         before, after = all_on[rungs[-1]], all_on[name]
-        differ = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-        if len(differ) != 1:
+        if len(differ := [key for key in {**before, **after} if before.get(key) != after.get(key)]) != 1:
             continue
         (key,) = differ
         below = next(rung for rung in reversed(rungs) if all_on[rung].get(key) == base.get(key) or rung == names[0])

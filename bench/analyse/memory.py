@@ -187,8 +187,7 @@ def timeline(
     origin_ns = min(starts_ns)
     line = samples.assign(seconds=(samples["t_ns"] - first_ns.where(~own, origin_ns)) / 1e9)
     line = line.sort_values([*LINE, "seconds"]).reset_index(drop=True)[[*LINE, "seconds", "used_mib", "source"]]
-    measured = rows[~rows["warmup"]]
-    if measured.empty:
+    if (measured := rows[~rows["warmup"]]).empty:
         return line, None
     marks_ns = (rows["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
     begin, middle, end = ((float(mark) - origin_ns) / 1e9 for mark in marks_ns)

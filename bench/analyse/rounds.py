@@ -135,8 +135,7 @@ class Drifting:
         line = Fit.of(logs, scenario, time[:, None] / np.ptp(time))
         numbers = np.unique(rounds)
         blocks = Fit.of(logs, scenario, (rounds[:, None] == numbers[1:]).astype("float64"))
-        more = line.total - blocks.total
-        if more < 0.5 or blocks.total < 1.5:
+        if (more := line.total - blocks.total) < 0.5 or blocks.total < 1.5:
             return cls(line, None, none)
         gained = np.maximum(line.squares - blocks.squares, 0.0) / more
         excess = gained / np.maximum(blocks.squares / blocks.total, 1e-300)

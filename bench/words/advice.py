@@ -66,8 +66,7 @@ def time_to_train(document: RunDocument, table: pd.DataFrame, training: Training
     rows = {row["scenario"]: row for row in table.to_dict("records")}
     advised = recommendations(document, table)
     best = rows.get(advised.fastest or "", next(iter(rows.values())) if document.of(Attached) else None)
-    took = training_s(best, training)
-    if best is None or took is None:
+    if best is None or (took := training_s(best, training)) is None:
         return f"How long {what} {take} is unknown: no valid result has a speed."
     ends = [training_s(best, training, end) for end in ("high_", "low_")]
     interval = f" ({_long(ends[0])} to {_long(ends[1])})" if ends[0] and ends[1] else ""

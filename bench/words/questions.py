@@ -161,8 +161,7 @@ def dataparallel(run: Analysed) -> Answer | None:
     if _effective(run, "dp").cudnn_benchmark is False and _effective(run, "ddp").cudnn_benchmark:
         step_ms = dict(zip(run.overview["scenario"], run.overview["step_median_ms"], strict=True))
         text += " cuDNN's search for algorithms is off for dp, whose threads would search in every step"
-        untuned = step_ms.get("ddp_untuned", math.nan)
-        if math.isnan(untuned):
+        if math.isnan(untuned := step_ms.get("ddp_untuned", math.nan)):
             text += ": run ddp_untuned beside it to see that part."
         else:
             search, own = signed(untuned - step_ms["ddp"]), signed(step_ms["dp"] - untuned)
@@ -261,8 +260,7 @@ def growing(run: Analysed) -> Answer | None:
     if leaks:
         kept = "look for what each step keeps, such as a loss with its graph"
         parts = [f"It grows while steps are measured: {listed(leaks)}; {kept}."]
-    torch = run.beside_torch.dropna(subset=["allocated_mib", "reserved_mib"])
-    if len(torch):
+    if len(torch := run.beside_torch.dropna(subset=["allocated_mib", "reserved_mib"])):
         beyond = (1.0 - torch["allocated_mib"] / torch["reserved_mib"]).groupby(torch["scenario"]).max()
         most = str(beyond.idxmax())
         parts.append(f"Of what torch reserved, tensors never held {percent(beyond[most])} (most of all in {most}).")

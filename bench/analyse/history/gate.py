@@ -507,8 +507,7 @@ def _of_fewer_launches(pair: _Pair) -> float:
 
 
 def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Judged:
-    launches = [value for one in pair.before for value in one.launches]
-    if len(launches) < LAUNCHES_WANTED:
+    if len(launches := [value for one in pair.before for value in one.launches]) < LAUNCHES_WANTED:
         return _row(metric, TOO_FEW, pair, why=f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}")
     ratio = ratio_of(launches, pair.tonight.launches, confidence=1.0 - 2.0 * error)
     assert ratio.value is not None and ratio.low is not None and ratio.high is not None  # there are launches enough

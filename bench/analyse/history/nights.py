@@ -100,8 +100,7 @@ def read(folder: str, option: str = "--history", meanwhile: Callable[[], object]
     left_out = [LeftOut(path=path, why=one) for path, one in of_all if isinstance(one, str)]
     once: dict[str, Night] = {}  # in the folder of its own name where there is one
     for night in sorted(nights, key=lambda night: (night.id != night.digest["run"], night.id)):
-        first = once.setdefault(night.digest["run"], night)
-        if first is not night:
+        if (first := once.setdefault(night.digest["run"], night)) is not night:
             why = f"{night.path} is a copy of {first.id}: both are the run {night.digest['run']}"
             left_out.append(LeftOut(path=night.path, why=why))
     accepted, stale = _acceptances(folder)
