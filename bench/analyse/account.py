@@ -189,11 +189,8 @@ def gain(of_launches: Sequence[Account], recovers: Mapping[str, float]) -> tuple
 
     ``recovers``: by part the share of it, from 0 to 1, as the switch's file declares.
     """
-    left = [
-        1.0 - sum(one.parts.get(part, 0.0) * share for part, share in recovers.items()) / one.step_ms
-        for one in of_launches
-    ]
-    return mean_interval(pd.Series(1.0 / one for one in left).to_numpy())
+    saved = [sum(one.parts.get(part, 0.0) * recovers[part] for part in recovers) / one.step_ms for one in of_launches]
+    return mean_interval(pd.Series(1.0 / (1.0 - share) for share in saved).to_numpy())
 
 
 PROOFS = (

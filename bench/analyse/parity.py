@@ -49,7 +49,6 @@ WORDS = {
 """The errors judged in double precision."""
 Numbers = Mapping[tuple[int, str], pd.DataFrame]  # by launch and quantity the rows of numerics.parquet
 NOTHING = pd.DataFrame(columns=["value", "rank", "computation", "twin"], dtype="float64")
-COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 
 
 def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
@@ -66,7 +65,7 @@ def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> 
     for launch in document.good:
         loss = losses[launch.launch].to_numpy() if launch.launch in losses else np.empty(0)
         rows.append({"launch": launch.launch, "scenario": launch.scenario} | _verdict(document, launch, loss, numbers))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(ParityRecord.__dataclass_fields__))
 
 
 def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:

@@ -44,18 +44,14 @@ def recommendation(
     passed_over = table[~table["scenario"].isin(good["scenario"])]
     why_not = passed_over["why_not"].fillna("numerics: " + passed_over["parity"].astype("string"))
     left_out = dict(zip(passed_over["scenario"], why_not, strict=True))
-    good = good[good["throughput_per_s"].notna()]
-    if good.empty:
+    rows = good.dropna(subset="throughput_per_s").sort_values("throughput_per_s", ascending=False).to_dict("records")
+    if not rows:
         return Recommendation(left_out=left_out)
-    rows = good.sort_values("throughput_per_s", ascending=False).to_dict("records")
     first = next((row for row in rows if pd.isna(row[verdicts])), rows[0])  # the one that all others are held against
     alike = {row["scenario"]: row for row in (first, *rows) if row is first or row[verdicts] != SLOWER}
     fastest = next((alike[name] for name in preferred if name in alike), first)
-    near = [
-        row
-        for row in rows
-        if row["throughput_per_s"] >= LEAN_ENOUGH * fastest["throughput_per_s"] and pd.notna(row["peak_total_mib"])
-    ]
+    enough_per_s = LEAN_ENOUGH * fastest["throughput_per_s"]
+    near = [row for row in rows if row["throughput_per_s"] >= enough_per_s and pd.notna(row["peak_total_mib"])]
     leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
     if fastest in near and leanest["peak_total_mib"] > (1 - LEAST_MEMORY) * fastest["peak_total_mib"]:
         leanest = fastest
@@ -85,8 +81,7 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
 def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.DataFrame:
     """The rows of the scenarios that share a step among several copies of the model, as they ran or were planned."""
     replicas = {
-        launch.scenario: launch.effective.replicas if launch.effective else launch.replicas or 0
-        for launch in document.launches
+        one.scenario: one.effective.replicas if one.effective else one.replicas or 0 for one in document.launches
     }
     several = (document.workload.replicas or 2) > 1  # one replica may still cut its batch up
     return summary[several & (summary["scenario"].map(replicas) > 1)]

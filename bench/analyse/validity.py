@@ -30,8 +30,6 @@ HOST_BOUND = 0.02  # of a step: how far the host is ahead of the GPU at the leas
 FEW = "few launches"
 LOADED = 0.5  # the load per core from which on a host has other work to do
 
-COLUMNS = tuple(Finding.__dataclass_fields__)
-
 
 def warning(code: str, text: str, remedy: str, size: float | None = None, severity: Severity = "warning") -> Finding:
     return Finding(severity=severity, code=code, text=text, remedy=remedy, size=size)
@@ -69,7 +67,7 @@ def findings(
     for row in parity.to_dict("records"):
         of_launch = {"launch": row["launch"], "scenario": row["scenario"]}
         all_findings += [replace(one, **of_launch) for one in _numerics(row, full=row["launch"] in full)]
-    table = pd.DataFrame([asdict(one) for one in all_findings], columns=list(COLUMNS))
+    table = pd.DataFrame([asdict(one) for one in all_findings], columns=list(Finding.__dataclass_fields__))
     return table.astype({"launch": "Int64", "size": "float64"})
 
 

@@ -121,11 +121,8 @@ def answers(run: Analysed) -> list[tuple[str, str]]:
     normal = [("Is my MFU normal?", _mfu(reached))] if known else []
     if not parts:
         return normal
-    return [
-        *normal,
-        ("Is the GPU waiting for Python?", _waiting(run, parts)),
-        ("What would help most?", _help(run, parts)),
-    ]
+    waiting = ("Is the GPU waiting for Python?", _waiting(run, parts))
+    return [*normal, waiting, ("What would help most?", _help(run, parts))]
 
 
 def _mfu(reached: pd.DataFrame) -> str:
