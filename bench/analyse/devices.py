@@ -185,17 +185,20 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     A stretch lasts from its first such sample to the next one without, or the last of the launch.
     """
     rows = []
-    verdict_of = {bits: throttle.verdict(int(bits)) for bits in device["throttle_reasons"].dropna().unique()}
-    bad = [bits for bits, verdict in verdict_of.items() if verdict != "ok"]
+    bits = device["throttle_reasons"]
+    verdict_of = {one: throttle.verdict(int(one)) for one in bits.dropna().unique()}
+    verdicts = ["ok", *{*verdict_of.values()} - {"ok"}]
+    number_of = {one: verdicts.index(verdict) for one, verdict in verdict_of.items()}
+    bad = [one for one, number in number_of.items() if number]
     for launch, of_launch in by_launch(device[["launch", "device", "t_ns", "throttle_reasons"]]):
         if not of_launch["throttle_reasons"].isin(bad).any():
             continue
         for uuid, samples in of_launch.dropna().sort_values("t_ns").groupby("device", observed=True):
-            t_ns, verdicts = samples["t_ns"].to_numpy(), samples["throttle_reasons"].map(verdict_of).to_numpy()
-            begins = np.flatnonzero([True, *(verdicts[1:] != verdicts[:-1])])
+            t_ns, numbers = samples["t_ns"].to_numpy(), samples["throttle_reasons"].map(number_of).to_numpy()
+            begins = np.flatnonzero(np.diff(numbers, prepend=-1))
             for begin, end in zip(begins, [*begins[1:], -1], strict=True):
-                if verdicts[begin] != "ok":
-                    rows.append([launch, uuid, verdicts[begin], int(t_ns[begin]), int(t_ns[end])])
+                if numbers[begin]:
+                    rows.append([launch, uuid, verdicts[numbers[begin]], int(t_ns[begin]), int(t_ns[end])])
     return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
