@@ -16,7 +16,7 @@ from bench.machine.sample import Sampler
 from bench.machine.sample.sources import GpuMemory
 from bench.runs.spool import read_spool, spool_path
 
-BUSY = 4242
+BUSY = 2**22 + 1  # beyond the largest PID of any kernel: no process of this machine has it
 
 
 @pytest.fixture
