@@ -79,9 +79,9 @@ class Watched:
     """A launch that is being sampled.
 
     ``head``: launch, scenario and host of its rows. ``ranks``: rank by PID. ``devices``: by PID, None if unknown.
-    ``seen``: the (PID, device) that had a row.
-    ``answers``: by GPU, None once its processes could be listed, until then why not. ``probing``: PIDs with the probe.
-    ``gaps``: GPUs whose list is no longer available. ``scrambled``: the driver's count at the start.
+    ``seen``: the (PID, device) that had a row. ``answers``: by GPU, None once its processes could be listed, until then
+    why not. ``probing``: PIDs with the probe. ``gaps``: GPUs whose list is no longer available. ``scrambled``: the
+    driver's count at the start.
     """
 
     head: dict[str, object]
