@@ -89,19 +89,19 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
     timed = rows.assign(step_ms=rows[phases].sum(axis=1), begun_ms=rows["data_ms"] + rows["forward_ms"])
     of_ranks = timed.groupby(["synchronised", "step"])[["data_ms", "begun_ms", "step_ms"]].agg(["mean", "max"])
     plain, quiet = of_ranks.loc[True], of_ranks.loc[False]
-    step_ms, data_ms = (float(plain[of].median()) for of in (("step_ms", "max"), ("data_ms", "mean")))
-    # a rank that comes late is seen where none waits for it, or else in how far the others are when they begin to wait
+    step_ms, data_ms = middle_mean(plain["step_ms", "max"]), middle_mean(plain["data_ms", "mean"])
     alike = launch.reasons.get("communication") is not None
-    apart = plain["begun_ms"] if alike else quiet["step_ms"]
-    stragglers_ms = float((apart["max"] - apart["mean"]).median())
+    # a late rank is seen where none waits for it; where all do, in how far the others are when they begin to wait
+    waited_ms = middle_mean(plain["begun_ms", "max"] - plain["begun_ms", "mean"]) if alike else 0.0
+    ends_ms = (plain if alike else quiet)["step_ms"]
+    stragglers_ms = waited_ms + middle_mean(ends_ms["max"] - ends_ms["mean"])
     spent = pd.DataFrame([dict(one) for one in launch.spent_ms]).mean()
-    # what nothing hides of exchanges in a step without one of gradients, less the wait for the last rank
-    spent["communication"] = max(0.0, float(spent["communication"]) - stragglers_ms * alike)
-    quieter_ms = 0.0 if alike else float((plain["step_ms", "max"] - quiet["step_ms", "max"]).median())
+    # what nothing hides of exchanges in a step without one of gradients
+    spent["communication"] = max(0.0, float(spent["communication"]) - waited_ms)
+    quieter_ms = 0.0 if alike else step_ms - middle_mean(quiet["step_ms", "max"])
     alone = _alone(of_operators.operators, ceilings, launch.effective.tf32)
     classes = ("arithmetic", "memory", "optimizer")
-    waited_ms = data_ms + stragglers_ms * alike  # within the quiet step of a rank
-    host_ms = _host_ms(launch, spent, float(quiet["step_ms", "mean"].median()) - waited_ms)
+    host_ms = _host_ms(launch, spent, middle_mean(quiet["step_ms", "mean"]) - data_ms - waited_ms)
     parts: dict[str, float] = {"data": data_ms, "stragglers": stragglers_ms, "host": host_ms}
     parts["communication"] = max(0.0, quieter_ms) + float(spent["communication"])
     # what is quicker in the step than alone counts as it is there
@@ -125,6 +125,13 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
         limit_ms=alone["limit"] + alone["traffic"] if alone and ceilings else None,
         own_limit_ms=sum(alone[name] for name in classes) if alone else None,
     )
+
+
+def middle_mean(times_ms: "pd.Series[float]") -> float:
+    """Of the steps that are neither among the shortest nor among the longest quarter. A median would be of one kind
+    alone where steps are of two, such as with and without new memory in turns."""
+    half = times_ms.sort_values().iloc[len(times_ms) // 4 : len(times_ms) - len(times_ms) // 4]
+    return float(half.mean())
 
 
 def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", working_ms: float) -> float:

@@ -6,7 +6,7 @@ rank, each operator of a step with its own shapes, alone and warm.
 
 import mmap
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,8 +36,8 @@ AROUND, NO_OPERATORS = ("autograd::", "torch::"), ("c10d", "_c10d_functional", "
 CLASSES = ("arithmetic", "memory", "optimizer", "communication", "host")
 SETTLING = "settling"
 """The name of a step that is not counted."""
-FEWEST_STEPS, MOST_STEPS, IN_TURNS_S = 10, 40, 6.0
-"""Of each way to take them, of which the median counts, and how long all may take where they may be more."""
+FEWEST_STEPS, MOST_STEPS, IN_TURNS_S = 10, 100, 6.0
+"""Of each way to take them, and how long all may take where they may be more."""
 MOST_PROFILED = 5  # of a block: reading thousands of events a step must not take as long as a rank may be silent
 FRESH_BYTES = 2**23
 """Of memory whose first touch is timed: a weight's gradient may have as much."""
@@ -189,10 +189,10 @@ def counted(profiler: profile) -> list[Any]:
 
 
 def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -> dict[str, Any]:
-    """``spent_ms``: milliseconds of a step by :data:`CLASSES`, self times: the mean of the profiles, of so many steps
-    each, that are neither among the shortest nor among the longest quarter. On a GPU without the communication that
-    other kernels hide. ``fresh_ms``: what first touches of memory take, in a step and in a profiled one; the profiler
-    changes how many there are. None on a GPU.
+    """``spent_ms``: milliseconds of a step by :data:`CLASSES`, self times: the mean of the profiles in the
+    :func:`middle`, of so many steps each. On a GPU without the communication that other kernels hide. ``fresh_ms``:
+    what first touches of memory take, in a step and in a profiled one; the profiler changes how many there are. None
+    on a GPU.
 
     On the CPU without what the profiler itself takes for each event: by how much profiled steps are longer than those
     between them, with as many first touches.
@@ -201,19 +201,28 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
     for profiler in seen.profiles:
         alive()  # many operators take seconds to read
         of_all.append(counted(profiler))
-    of_all.sort(key=marked_ms)
+    profiled_ms = [marked_ms(events) / steps for events in of_all]
+    half = middle(profiled_ms)
     own_us, fresh = 0.0, None
     if device == "cpu":
-        touch_ms = median(seen.first_touch_us) / 1e3
-        step, profiled = (touch_ms * median(of) for of in (seen.quiet_faults, seen.profiled_faults))
+        quiet_ms, touch_ms = [sum(phases_ms) for phases_ms in seen.quiet], median(seen.first_touch_us) / 1e3
+        quiet = middle(quiet_ms)
+        step = touch_ms * mean(seen.quiet_faults[at] for at in quiet)
+        profiled = touch_ms * mean(seen.profiled_faults[at] for at in half)
         fresh = {"step": step, "profiled": profiled}
-        longer_ms = median(map(marked_ms, of_all)) / steps - median(map(sum, seen.quiet)) + step - profiled
-        own_us = max(0.0, 1e3 * longer_ms * steps / median(map(len, of_all)))
-    middle = of_all[len(of_all) // 4 : len(of_all) - len(of_all) // 4]
-    spent = [by_class(one, device, own_us) for one in middle]
+        longer_ms = mean(profiled_ms[at] for at in half) - mean(quiet_ms[at] for at in quiet) + step - profiled
+        own_us = max(0.0, 1e3 * longer_ms * steps / mean(len(of_all[at]) for at in half))
+    spent = [by_class(of_all[at], device, own_us) for at in half]
     of_step = {name: mean(one[name] for one in spent) / steps for name in CLASSES}
-    of_step["communication"] = max(0.0, of_step["communication"] - mean(map(hidden_ms, middle)) / steps)
+    of_step["communication"] = max(0.0, of_step["communication"] - mean(hidden_ms(of_all[at]) for at in half) / steps)
     return {"spent_ms": of_step, "fresh_ms": fresh}
+
+
+def middle(lengths_ms: Sequence[float]) -> list[int]:
+    """Which steps are neither among the shortest nor among the longest quarter; their mean counts. A median would be of
+    one kind alone where steps are of two, such as with and without new memory in turns."""
+    order = sorted(range(len(lengths_ms)), key=lengths_ms.__getitem__)
+    return order[len(order) // 4 : len(order) - len(order) // 4]
 
 
 def hidden_ms(events: Iterable[Any]) -> float:

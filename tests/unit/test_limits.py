@@ -14,7 +14,7 @@ from standin.workloads import workload
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import Interval
 
-from bench.analyse.account import PARTS, Account, account, accounts, bound_ms, gain, profiled, proofs
+from bench.analyse.account import PARTS, Account, account, accounts, bound_ms, gain, middle_mean, profiled, proofs
 from bench.analyse.limits import arithmetic
 from bench.analyse.peaks import PEAKS, peak
 from bench.core.codec import Damaged, decode, encode
@@ -211,6 +211,9 @@ def test_a_slow_rank_and_what_is_not_known() -> None:
     assert one.own_limit_ms is None and one.parts["arithmetic"] == 40.0 and "kernels" not in one.parts
     other = accounted(steps(forward_ms=(30.0, 50.0)), reasons={"communication": "no_sync is not there"})
     assert other.parts["communication"] == 0.0 and other.parts["stragglers"] == pytest.approx(10.0)
+    late = steps().assign(optimizer_ms=lambda rows: 3.0 + 2.0 * rows["rank"])
+    last = accounted(late, reasons={"communication": "no_sync is not there"})
+    assert last.parts["stragglers"] == pytest.approx(1.0) and last.step_ms == pytest.approx(61.0)
 
 
 @pytest.mark.parametrize(("reason", "ms"), [("FSDP2 gathers weights in every step", 14.0 - 10.0), (None, 14.0 + 4.0)])
@@ -220,6 +223,11 @@ def test_a_step_on_the_cpu_waits_for_other_exchanges_than_of_gradients(reason: s
     on_the_cpu = {"fresh_ms": ({"step": 0.0, "profiled": 0.0},), "reasons": {"communication": reason}}
     waits = accounted(steps(forward_ms=(30.0, 50.0)), spent_ms=(spent,), **on_the_cpu)
     assert waits.parts["communication"] == pytest.approx(ms)
+
+
+def test_steps_of_two_kinds_count_by_how_many_there_are() -> None:
+    times_ms = [40.0, 20.0, 40.0, 20.0, 40.0, 999.0, 20.0]
+    assert middle_mean(pd.Series(times_ms)) == 32.0 and sorted(worker.middle(times_ms)) == [0, 2, 3, 4, 6]
 
 
 def test_a_launch_with_one_kind_of_step_has_no_account() -> None:
