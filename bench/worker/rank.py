@@ -254,7 +254,8 @@ def _about(error: BaseException, job: Job, rank: int, where: str = "") -> dict[s
     if UNUSED in text:
         text = "some weights had no part in the loss, which DDP waits for; add find_unused: --scenario ddp+find_unused"
     if MIXED in text:
-        text = f"the model or its optimizer makes plain tensors, which torch does not mix with shards (DTensor): {text}"
+        why = "the model or its optimizer makes plain tensors, which torch does not mix with shards (DTensor)"
+        text = f"{why}, or the loss reads weights itself, for which there is fsdp2_no_reshard: {text}"
     if "Double" in text and job.purpose in ("probe", "reference"):
         text = f"no double precision; let narrow(work) of the workload make a model whose operations have it: {text}"
     about = {"kind": kind, "reason": where + text, "collateral": kind != "oom" and collateral}
