@@ -34,7 +34,7 @@ HUBER = 1.345  # standard deviations up to which an error counts in full: 95 % e
 ROUNDS = 50
 
 BREAK_SIZES, BREAK_ERROR, BREAK_GAIN = 3, 0.05, 0.5
-"""A break, and not noise, has so many sizes on each side, and takes this share of a mean error that is at
+"""A break, and not noise, has this many sizes on each side, and takes this share of a mean error that is at
 least so large."""
 
 

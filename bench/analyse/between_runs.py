@@ -156,7 +156,7 @@ def _with_commands(run: Digest) -> Digest:
 
 
 def of_memory(base: Sequence[float], new: Sequence[float], processes: int) -> Comparison:
-    """Compare peaks of memory (MiB, one per launch) of so many processes.
+    """Compare peaks of memory (MiB, one per launch) of launches with this many processes.
 
     Launches that do the same often have the very same peak, so a peak scatters at least as rounding to
     :data:`PAGE_MIB` a process makes it (a uniform error: its width over the root of 12). The test is whether the
@@ -169,7 +169,7 @@ def of_memory(base: Sequence[float], new: Sequence[float], processes: int) -> Co
 
 
 def least_of_memory(base: float, new: float, processes: int) -> float:
-    """The ratio up to which two peaks (MiB) of so many processes count as equal."""
+    """The ratio up to which two peaks (MiB) of this many processes count as equal."""
     return 1.0 + max(LEAST_MEMORY, PAGE_MIB * max(1, processes) / min(base, new))
 
 

@@ -48,7 +48,7 @@ Compared = TypeVar("Compared", bound=Comparison)
 
 
 def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: float = 0.0) -> Comparison:
-    """The comparison of so many launches on each side, one of so many ``tests``, before :func:`judged`.
+    """The comparison of launches of two sides, one of ``tests`` of its kind, before :func:`judged`.
 
     ``before``: how many launches of a side an earlier verdict had; 0 for a first one.
     """
@@ -60,7 +60,7 @@ def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: floa
 def judged(comparisons: Sequence[Compared], among: int | None = None) -> list[Compared]:
     """With p-values adjusted for each other and for earlier verdicts, and the verdicts that follow.
 
-    ``among``: they are pairs of so many that are all compared with each other; None: each has the same base.
+    ``among``: they are pairs of this many that are all compared with each other; None: each has the same base.
     """
     raw = [one.p for one in comparisons]
     adjusted = among_all(raw, among) if among else against_one(raw, [one.of_base for one in comparisons])
@@ -81,10 +81,10 @@ def each_side(n_base: float, n_new: float) -> float:
 def more_launches(ratio: Ratio, launches: int, tests: int = 1) -> int | None:
     """About how many more launches of each side would show a difference of :data:`SHOWN`, with :data:`POWER`.
 
-    They are judged by what is left of the error after these, one of so many ``tests`` (Bonferroni). Both quantiles are
-    those of Student's t with the degrees of freedom that the scatter is known by so far, which keeps the power whatever
-    the scatter is (Stein 1945). None beyond :data:`MOST_LAUNCHES`, and where nothing is known about scatter; 0 where
-    these launches were enough.
+    They are judged by what is left of the error after these, one of ``tests`` of its kind (Bonferroni). Both quantiles
+    are those of Student's t with the degrees of freedom that the scatter is known by so far, which keeps the power
+    whatever the scatter is (Stein 1945). None beyond :data:`MOST_LAUNCHES`, and where nothing is known about scatter; 0
+    where these launches were enough.
     """
     if ratio.value is None or ratio.error is None or ratio.freedom is None or launches < 1:
         return None

@@ -137,7 +137,7 @@ def what_to_do(swept: Swept) -> str:
 def rates(swept: Swept, both: Estimate) -> pd.DataFrame:
     """One row for each rate: ``what`` (``loader``, ``training`` or ``both``), ``workers`` (null for training alone),
     ``launches, throughput_per_s, throughput_low_per_s, throughput_high_per_s``; ``bound_per_s``: what both together can
-    reach with so many workers; ``enough``: whether so many are."""
+    reach with this many workers; ``enough``: whether they are enough."""
     rows = [
         _row("loader", workers, rate) | {"bound_per_s": swept.bound(workers), "enough": swept.is_enough(workers)}
         for workers, rate in swept.loader.items()

@@ -6,7 +6,7 @@ stands for the normal deviate that is as rare, and the deviates are correlated a
 
 - :func:`against_one`: of several against one base, Dunnett's test (1955), stepping down from the smallest p as Holm
   does (Marcus, Peritz and Gabriel 1976). Without a common base it is Holm's procedure by Sidak's levels.
-- :func:`among_all`: of two of several, whichever they are: Tukey's range of so many (1949).
+- :func:`among_all`: of two of several, whichever they are: Tukey's range of all (1949).
 
 Whoever adds launches until something is significant finds something: in 8.8 % of A/A comparisons that "about N more"
 launches were added to once. So an error of 5 % is spent over the launches (Lan and DeMets 1983): :func:`level` is what
@@ -31,12 +31,12 @@ MOST_SHARED = 0.99  # beyond, what is summed over the deviates is a step between
 
 
 def level(launches: Array | NDArray[np.int64] | float, before: float = 0.0) -> Array:
-    """The error of a verdict on so many launches of each side. ``before``: of those, what the last verdict had."""
+    """The error of a verdict on this many launches of each side. ``before``: of those, what the last verdict had."""
     return np.asarray(ERROR * (2.0 ** (-before / HALVED_BY) - 2.0 ** (-launches / HALVED_BY)))
 
 
 def against_one(p_values: Sequence[float | None], of_base: Sequence[float]) -> list[float | None]:
-    """The p-values adjusted for being so many, in the same order. None stays None and does not count.
+    """The p-values adjusted for their number, in the same order. None stays None and does not count.
 
     ``of_base``: of each, which part of the variance of its ratio is the base's.
     """
@@ -55,7 +55,7 @@ def against_one(p_values: Sequence[float | None], of_base: Sequence[float]) -> l
 
 
 def among_all(p_values: Sequence[float | None], many: int) -> list[float | None]:
-    """The p-values adjusted for comparing each of so ``many`` with every other: how probable it is that two of so many
+    """The p-values adjusted for comparing each of ``many`` with every other: how probable it is that two of as many
     normal values are as far apart as two of which one test says this."""
     adjusted: list[float | None] = []
     for p in p_values:

@@ -43,7 +43,7 @@ class Prediction:
 
 
 def computing(scaling: Scaling, mode: str, count: int) -> list[ExchangesRecord]:
-    """The steps without exchanges in which each rank has the batch of so many devices."""
+    """The steps without exchanges in which each rank has the batch that it has among this many devices."""
     batch = scaling.batch_of_rank(mode, count) or 0
     good = [one for one in scaling.exchanges if one.status == "ok" and one.why_not is None]
     return [one for one in good if one.global_batch == batch * one.processes]
@@ -52,7 +52,7 @@ def computing(scaling: Scaling, mode: str, count: int) -> list[ExchangesRecord]:
 def predicted_step(
     known: Sequence[ExchangesRecord], count: int, link: Link, algorithms: Algorithms = RING
 ) -> tuple[float, float] | None:
-    """How long a step takes on so many devices, and how much of that is waiting (ms); None where as few ranks were not
+    """The time of a step on this many devices, and how much of that is waiting (ms); None where as few ranks were not
     measured. ``known``: steps that exchange nothing, all with the same batch on each rank.
 
     Raises :class:`UnknownAlgorithm` where no all-reduce of an algorithm that it takes is known to be in the fit.

@@ -70,7 +70,7 @@ class Training(Task):
         return self.global_batch * (self.units_per_example or 1)
 
     def in_small(self, seed: int, examples: int) -> "Training":
-        """The same training from other weights, for :data:`SMALL_STEPS` of so many ``examples``."""
+        """The same training from other weights, for :data:`SMALL_STEPS` of this many ``examples``."""
         small = replace(self, seed=seed, warmup=1, global_batch=examples, pool_batches=SMALL_STEPS)
         return replace(small, workers=None, prefetch=None)
 

@@ -43,7 +43,7 @@ def percent(part: float) -> str:
 
 
 def digits(value: float, most: int = 2) -> str:
-    """With so many digits that are not 0, and without an exponent."""
+    """With this many significant digits, and without an exponent."""
     if not math.isfinite(value):
         return str(value)
     if value < 0:

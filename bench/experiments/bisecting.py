@@ -36,7 +36,7 @@ STEP_TIME, MEMORY, NUMERICS = "step time", "peak memory", "numerics"
 ROUNDING = 1e-6
 """The smallest change of what is trained: a seeded command that does the same has the same values, bit for bit."""
 LONGEST, LEAST_S = 10.0, 60.0
-"""A launch may take so many times as long as the longest that ended well, and a minute more."""
+"""A launch may take this many times as long as the longest that ended well, and a minute more."""
 NUMERICS_VARIABLE = "BENCH_ATTACH_NUMERICS"
 
 

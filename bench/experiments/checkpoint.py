@@ -52,7 +52,7 @@ class CheckpointLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord(LaunchRecord):
-    """``steps``: of a cycle; a save is planned for ``every`` so many. ``how``: of ``bench.core.job.CHECKPOINTS``.
+    """``steps``: of a cycle; a save is planned for each ``every`` of them. ``how``: of ``bench.core.job.CHECKPOINTS``.
 
     ``saves``: what each rank saw of them. ``size_mib``: of the files of one.
     """
@@ -113,7 +113,7 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
 
 
 def no_room(lab: Lab, scenario: str, copies: int = 1) -> str | None:
-    """Why so many checkpoints of a scenario do not fit on the disk of the run, with the remedy; None if they do."""
+    """Why this many checkpoints of a scenario do not fit on the disk of the run, with the remedy; None if they do."""
     needed_mib = size_mib(lab.writer.document, scenario)
     free_mib = shutil.disk_usage(lab.writer.path).free / 2**20
     if copies * OVERHEAD * needed_mib + SPARE_MIB <= free_mib:

@@ -58,7 +58,7 @@ class RestartLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRecord(LaunchRecord):
-    """A launch in which a rank was killed, with a checkpoint ``every`` so many steps."""
+    """A launch in which a rank was killed, with a checkpoint after each ``every`` steps."""
 
     timed: ClassVar[bool] = False
     every: Several

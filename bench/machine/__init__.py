@@ -152,7 +152,7 @@ def refuse_missing_libraries() -> None:
 
 
 def refuse_few_files(ranks: int) -> None:
-    """Raises :class:`RequestError` where so many ranks could not open their files; some would wait for minutes."""
+    """Raises :class:`RequestError` if this many ranks could not open their files; some would wait for minutes."""
     import resource  # here and below: what 'bench list' has no use for would take a tenth of its time
 
     needed, limit = FILES + FILES_OF_RANK * ranks, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -213,8 +213,8 @@ def state() -> "State":
 
 
 def taken(busy: float, among: int) -> float:
-    """How many of this process's cores others use, who keep ``busy`` cores ``among`` so many: first those that its
-    quota denies it."""
+    """How many of this process's cores others use, who keep ``busy`` cores busy: first those of all ``among``
+    that its quota denies it."""
     return max(0.0, busy - (among - cores()))
 
 

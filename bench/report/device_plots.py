@@ -58,7 +58,7 @@ class Stage:
         return ((index_ns - self.origin_ns) // (self.range_s * 1e9 / drawing.MOST_COLUMNS)).astype("int64")
 
     def has_room(self, seconds: float, letters: int) -> bool:
-        """True if so long a stretch is as wide as so many small letters."""
+        """True if this many small letters fit on a stretch of this length."""
         return seconds / self.range_s * (drawing.width_in() - BESIDE_IN) >= 0.065 * letters
 
 
@@ -215,7 +215,7 @@ def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, t
 
 
 def _thinned(stage: Stage, stack: pd.DataFrame) -> pd.DataFrame:
-    """At most so many samples as can be told apart; of neighbours the one with something unknown, or the highest."""
+    """No more samples than can be told apart; of neighbours the one with something unknown, or the highest."""
     columns, total = stage.columns(stack.index.to_numpy()), stack.to_numpy().sum(axis=1)
     order = np.lexsort((np.where(np.isnan(total), -np.inf, -total), columns))
     return stack.iloc[order[np.flatnonzero(np.diff(columns[order], prepend=-1))]]

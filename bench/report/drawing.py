@@ -296,7 +296,7 @@ def _above(axes: Artist, x: float, y: float, first: str, second: str, **look: An
 
 
 def panel_title(axes: Artist, name: str, label: str, above: float = 0.0) -> None:
-    """Above a panel its name and, smaller, what really ran; so many points higher than usual."""
+    """Above a panel its name and, smaller, what really ran. ``above``: points higher than usual."""
     axes.set_title(short(name), pad=15 + above, y=1.0)  # a place is given: to look for one takes a tenth of a plot
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
     axes.annotate(short(label), (0, 1), (0, 5 + above), fontsize=7.2, color=light("muted"), **place)

@@ -145,7 +145,7 @@ class Checks:
     throttle: Throttle | None = None
 
     def held_up(self, cores: int | None) -> bool:
-        """Whether the steps miss wall time while others used more of so many cores than :data:`BUSY`."""
+        """Whether the steps miss wall time while others used more of this many cores than :data:`BUSY`."""
         return self.conservation_ok is False and (self.foreign_cores or 0.0) > BUSY * (cores or 0)
 
 

@@ -102,7 +102,7 @@ class Workload:
         }
 
     def units_in(self, settings: Mapping[str, Setting]) -> int:
-        """Units of one example with these settings, which must be so many."""
+        """Units of one example with these settings."""
         each = self.units_per_example
         return cast(int, settings.get(each)) if isinstance(each, str) else each
 

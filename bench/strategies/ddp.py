@@ -11,7 +11,7 @@ STRATEGY = Strategy(
 )
 
 LOGGED_EVERY = 1 << 30
-"""The steps that DDP's logger times: the first ten, always, and then every so many; torch's default is 100.
+"""The steps that DDP's logger times: the first ten, always, and then one in this many; torch's default is 100.
 It waits for the GPU in those (``Reducer::should_collect_runtime_stats``), so none of them is to be a measured one."""
 
 SETTLING_STEPS = 1

@@ -8,7 +8,7 @@ from bench.seams import DDP, Implementation, Rank, Strategy, ddp_recipe
 
 
 def of(micro_batches, hue):
-    """The declaration, ``build`` and ``recipe`` with so many micro-batches a step."""
+    """The declaration, ``build`` and ``recipe`` with this many micro-batches a step."""
     label = f"torch DDP, {micro_batches} micro-batches"
     strategy = Strategy(
         label=label,

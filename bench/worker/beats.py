@@ -40,7 +40,7 @@ class Beats:
 
     @classmethod
     def create(cls, ranks: int, warmup: int, iters: int) -> "Beats":
-        """Room for so many steps of each of ``ranks``. Raises ``OSError`` where there is no memory for it."""
+        """Room for this many steps of each of ``ranks``. Raises ``OSError`` if there is no memory for it."""
         capacity = (warmup + iters) * MARKS_PER_STEP + 2  # each window has a last mark
         fd = os.memfd_create("bench-beats")
         try:

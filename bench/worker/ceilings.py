@@ -127,7 +127,7 @@ def seconds(call: Call, device: torch.device, for_s: float) -> float:
 
 
 def timed(call: Call, device: torch.device, calls: int, begin: Call = lambda: None) -> float:
-    """Seconds of so many calls, after ``begin``; on a GPU by CUDA events."""
+    """Seconds of this many calls, after ``begin``; on a GPU by CUDA events."""
     clock = clock_for(device)
     clock.prepare(2)
     begin()

@@ -29,10 +29,10 @@ def checksum(tensors: Iterable[Tensor]) -> str:
 def sketch(tensor: Tensor | None, position: int) -> list[float]:
     """:data:`SKETCH_SIZE` numbers that keep the distances between tensors of one shape; None stands for one of zeros.
 
-    Each number is the sum of every so many elements with random signs, which follow from ``position`` alone, so all
-    processes agree. It is computed on the tensor's device. The squared norm of the sketch of a difference is that of
-    the difference, within a relative standard error of at most sqrt(2 / SKETCH_SIZE) where none of the numbers has most
-    of it (Alon, Matias and Szegedy, 1996).
+    Each number is the sum of elements at equal distances, with random signs, which follow from ``position`` alone, so
+    all processes agree. It is computed on the tensor's device. The squared norm of the sketch of a difference is that
+    of the difference, within a relative standard error of at most sqrt(2 / SKETCH_SIZE) where none of the numbers has
+    most of it (Alon, Matias and Szegedy, 1996).
     """
     if tensor is None:
         return [0.0] * SKETCH_SIZE

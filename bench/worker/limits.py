@@ -131,7 +131,7 @@ def in_turns(session: Session, load: Load, steps: int, tick: Tick) -> dict[str, 
 
 
 def timed_steps(session: Session, load: Load, steps: int, seen: Seen, each: Tick) -> None:
-    """So many steps without an exchange, after one that is not counted."""
+    """Steps without an exchange, after one that is not counted."""
     counts: list[int] = []
 
     def after(step: int) -> None:
@@ -190,7 +190,7 @@ def counted(profiler: profile) -> list[Any]:
 
 def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -> dict[str, Any]:
     """``spent_ms``: milliseconds of a step by :data:`CLASSES`, self times: the mean of the profiles in the
-    :func:`middle`, of so many steps each. On a GPU without the communication that other kernels hide. ``fresh_ms``:
+    :func:`middle`, of ``steps`` each. On a GPU without the communication that other kernels hide. ``fresh_ms``:
     what first touches of memory take, in a step and in a profiled one; the profiler changes how many there are. None
     on a GPU.
 

@@ -179,14 +179,14 @@ class Around:
                 held[name] = one
 
     def skip(self, steps: int) -> None:
-        """Bring the schedule to where it is after so many steps."""
+        """Bring the schedule to where it is after this many steps."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, that the optimizer did not step
             for _ in range(steps if self.scheduler is not None else 0):
                 self.scheduler.step()
 
     def off_schedule(self, steps: int) -> list[str]:
-        """Where the learning rates are not those that the schedule gives to another optimizer after so many steps."""
+        """Where the learning rates are not those that the schedule gives to another optimizer after this many steps."""
         if self.scheduler is None:
             return []
         both = self.optimizer.param_groups, self._after(steps)
@@ -195,14 +195,14 @@ class Around:
         return [wrong] * (rates != expected)
 
     def scheduled(self, steps: int) -> set[str]:
-        """What the schedule changes of groups of parameters in so many steps."""
+        """What the schedule changes of groups of parameters in this many steps."""
         if self.scheduler is None:
             return set()
         pairs = zip(self._after(0), self._after(steps), strict=True)
         return {name for begin, end in pairs for name in end if name != "params" and end[name] != begin.get(name)}
 
     def _after(self, steps: int) -> list[dict[str, Any]]:
-        """The groups of parameters of another optimizer, after so many steps of the schedule."""
+        """The groups of parameters of another optimizer, after this many steps of the schedule."""
         parameters = tiny(self.model)
         other = build_optimizer(self.workload, parameters)
         Around(self.workload, self.model, other, parameters).skip(steps)
@@ -290,8 +290,8 @@ def _alike(tree: Batch, parts: Sequence[Any]) -> Batch:
 
 
 def cut(tree: Batch, examples: int, pieces: int) -> list[Batch]:
-    """A batch of so many ``examples`` in pieces of equal size, one after the other: what has an entry for each example
-    is cut, and anything else is in every piece.
+    """A batch of this many ``examples`` in pieces of equal size, one after the other: what has an entry for each
+    example is cut, and anything else is in every piece.
     """
     if isinstance(tree, Tensor) and tree.dim() and len(tree) == examples:
         return list(tree.chunk(pieces))

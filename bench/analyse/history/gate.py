@@ -470,7 +470,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _predicted_bound(pair: _Pair, margin: float, launches: int) -> float:
-    """``margin`` with so many launches a night. How far nights differ by themselves stays."""
+    """``margin`` with this many launches a night. How far nights differ by themselves stays."""
     usual = sum([len(one.launches) for one in pair.before]) / len(pair.before)
     within = sum([one.variance for one in pair.before]) / len(pair.before)
     between = pair.variance

@@ -47,7 +47,7 @@ KEPT_SHARE = 0.6
 gradients, what the backward pass makes, and cuDNN's search."""
 
 MANY_GPUS = 4
-"""From so many on, shares of the default batch would be so small that all scenarios tie on the speed of Python."""
+"""From this many on, shares of the default batch would be so small that all scenarios tie on the speed of Python."""
 
 PREFETCH = 2  # batches that each process of a loader makes ahead, as torch's default is
 WINDOW_S = 1.0  # how long the fastest loader is timed, at the least; a slower one takes longer for the same batches
@@ -208,7 +208,7 @@ def in_turn(items: Sequence[T], repeat: int) -> Sequence[T]:
 def loading(
     request: Request, found: Found, workers: int, repeat: int, launch: int, hosts: Sequence[Host], batches: int
 ) -> Job:
-    """A launch in which the ranks of a scenario load so many ``batches`` and train nothing. Those before them, which
+    """A launch in which the ranks of a scenario load ``batches`` and train nothing. Those before them, which
     fill the queues, are its warm-up."""
     job = job_of(replace(request, workers=workers), found, launch, repeat, hosts)
     filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))

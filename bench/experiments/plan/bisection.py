@@ -28,7 +28,7 @@ ERROR = 0.05  # of the whole search
 FEWEST_BLOCKS = 3  # before the ends can differ
 SMALLEST = 0.01  # change that is searched for
 LEAST_VARIANCE = 1e-14  # of logarithms: less is rounding
-CAUTION = 2.0  # of so many degrees of freedom the variance is known worse than it looks
+CAUTION = 2.0  # over its degrees of freedom: the part by which a variance is taken to be larger than it looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Bisection:
         return self._sure(max(0.0, math.log1p(self.smallest) / self._error_of_change - self.distance))
 
     def _sure(self, distance: float) -> bool:
-        """Whether chance does not explain so many standard errors."""
+        """Whether chance does not explain this many standard errors."""
         from bench.analyse.intervals import t_tail  # here and below: this is not for `bench --help`
 
         count = len(self.blocks)

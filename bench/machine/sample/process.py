@@ -20,7 +20,7 @@ MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000
 DUTY_CYCLE = 0.01
 """The share of the time that all sampling may take. Slower samples are taken less often."""
-LINKS_EVERY = 10  # one sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow
+LINKS_EVERY = 10  # one sample in this many has the PCIe and NVLink counters: reading them is slow, and they only grow
 
 
 class Clock:
