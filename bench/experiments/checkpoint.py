@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import statistics
 from collections.abc import Iterable, Sequence
@@ -72,18 +73,11 @@ class Checkpoints:
 
 def asked(text: str) -> Checkpoint:
     """``every=N``, or with a way to save, ``every=N,how=dcp``."""
-    pairs = [part.partition("=")[::2] for part in text.split(",")]
-    given = dict(pairs)
-    usage = "give every=N, such as every=100, or every=100,how=dcp"
-    if len(given) < len(pairs) or not {"every"} <= set(given) <= {"every", "how"}:
-        raise argparse.ArgumentTypeError(f"{brief(text)} does not say how often; {usage}")
-    if not (given["every"].isascii() and given["every"].isdigit() and 0 < int(given["every"][:12]) <= 10**9):
-        what = f"every={brief(given['every'])} is not a whole number from 1 to 1,000,000,000"
-        raise argparse.ArgumentTypeError(f"{what}; {usage}")
-    how = given.get("how", CHECKPOINTS[0])
-    if how not in CHECKPOINTS:
-        raise argparse.ArgumentTypeError(f"how={brief(how)} is not one of {', '.join(CHECKPOINTS)}; {usage}")
-    return Checkpoint(every=int(given["every"]), how=how)
+    parts = re.fullmatch(rf"every=([1-9][0-9]{{0,8}})(?:,how=({'|'.join(CHECKPOINTS)}))?", text)
+    if parts is None:
+        usage = f"give every=N, such as every=100, or every=100,how=dcp (how: {', '.join(CHECKPOINTS)})"
+        raise argparse.ArgumentTypeError(f"{brief(text)} does not say how often to save, or how; {usage}")
+    return Checkpoint(every=int(parts[1]), how=parts[2] or CHECKPOINTS[0])
 
 
 def launch(found: Found, repeat: int, lab: Lab) -> None:
