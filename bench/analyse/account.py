@@ -130,8 +130,7 @@ def account(launch: LimitsLaunch, of_operators: LimitsLaunch, ceilings: Ceilings
 def middle_mean(times_ms: "pd.Series[float]") -> float:
     """Of the steps that are neither among the shortest nor among the longest quarter. A median would be of one kind
     alone where steps are of two, such as with and without new memory in turns."""
-    half = times_ms.sort_values().iloc[len(times_ms) // 4 : len(times_ms) - len(times_ms) // 4]
-    return float(half.mean())
+    return float(times_ms.sort_values().iloc[len(times_ms) // 4 : len(times_ms) - len(times_ms) // 4].mean())
 
 
 def _host_ms(launch: LimitsLaunch, spent: "pd.Series[float]", working_ms: float) -> float:

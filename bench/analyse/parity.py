@@ -234,7 +234,8 @@ def _decided(values: TableRow, design: str | None, ran: Effective, limits: str |
 
 def _judges(document: RunDocument, launch: LaunchRecord) -> tuple[DoubleRecord | None, ReferenceRecord | None]:
     numerics = document.begun(Numerics)
-    return numerics.double_of(launch.scenario), numerics.reference_of(launch.environment)
+    double = next((one for one in numerics.doubles if launch.scenario in one.scenarios), None)
+    return double, numerics.reference_of(launch.environment)
 
 
 def _exact(

@@ -55,17 +55,14 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """The launches that others are judged by. ``references``: one of each environment."""
+    """The launches that others are judged by. ``references``: one of each environment; ``doubles``: of some scenarios
+    each, in double precision."""
 
     doubles: tuple[DoubleRecord, ...] = ()
     references: tuple[ReferenceRecord, ...] = ()
 
     def reference_of(self, environment: str | None) -> ReferenceRecord | None:
         return next((one for one in self.references if one.environment == environment), None)
-
-    def double_of(self, scenario: str) -> DoubleRecord | None:
-        """The launch in double precision that stands for a scenario."""
-        return next((one for one in self.doubles if scenario in one.scenarios), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

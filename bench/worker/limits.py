@@ -43,8 +43,6 @@ FRESH_BYTES = 2**23
 """Of memory whose first touch is timed: a weight's gradient may have as much."""
 OPERATOR_S, LONGEST_S = 0.01, 40.0
 """How long each operator is repeated, and all of them together at most."""
-SMALL = 1
-"""Elements of a tensor whose value is kept: a scale, a learning rate, a flag."""
 
 
 def perform(plan: Plan, report: Report) -> dict[str, Any]:
@@ -201,7 +199,8 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
     for profiler in seen.profiles:
         alive()  # many operators take seconds to read
         of_all.append(counted(profiler))
-    profiled_ms = [marked_ms(events) / steps for events in of_all]
+    marks = [[one.cpu_time_total for one in events if one.name.startswith(STEP_MARK[:-1])] for events in of_all]
+    profiled_ms = [sum(times_us) / 1e3 / steps for times_us in marks]
     half = middle(profiled_ms)
     own_us, fresh = 0.0, None
     if device == "cpu":
@@ -233,11 +232,6 @@ def hidden_ms(events: Iterable[Any]) -> float:
         hidden_us += max(0.0, min(kernel.end, until_us) - kernel.start)
         until_us = max(until_us, kernel.end)
     return hidden_us / 1e3
-
-
-def marked_ms(events: Iterable[Any]) -> float:
-    """The length of all steps in a profile."""
-    return float(sum(one.cpu_time_total for one in events if one.name.startswith(STEP_MARK[:-1]))) / 1e3
 
 
 def by_class(events: Iterable[Any], device: str, own_us: float) -> dict[str, float]:
@@ -322,8 +316,8 @@ def form(tensor: Tensor) -> Form:
 
 
 def remembered(tensor: Tensor) -> Tensor | Form:
-    """Indices, flags and scales are kept as they are: an operator may fail with other values."""
-    return tensor.detach().clone() if tensor.numel() <= SMALL or not tensor.is_floating_point() else form(tensor)
+    """Indices, flags and scales (a single element) are kept as they are: an operator may fail with other values."""
+    return tensor.detach().clone() if tensor.numel() <= 1 or not tensor.is_floating_point() else form(tensor)
 
 
 def captured(session: Session, load: Load) -> list[Operator]:
