@@ -49,6 +49,10 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     assert called.wait_for("one", limit_s=20)["text"] == big
     assert called.wait_for("two", limit_s=20) == {"event": "two"}
     sender.join()
+    caller.key = called.key = None
+    for piece, event in ((b'{"event": "three"}\n{"eve', "three"), (b'nt": "four"}\n', "four")):
+        caller.socket.sendall(piece)
+        assert list(called.receive(20)) == [{"event": event}]
 
 
 def test_a_slow_link_is_not_a_lost_host(pair: Pair) -> None:
