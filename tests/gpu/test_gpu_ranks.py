@@ -5,9 +5,6 @@
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -16,11 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ON_GPU, Executed, executor, one_host, planned
-from standin.hosts import free_port
+from standin import ranks
 from standin.workloads import workload
 
 from bench import machine
-from bench.core.channel import Channel
 from bench.machine import nvml
 from bench.seams.site import Options
 from bench.sites.local import WorkerHost
@@ -30,19 +26,20 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 GLOO = """
 import json, os, socket, sys, time
 from datetime import timedelta
+os.environ.update(json.loads(sys.argv[2]))
 import torch.distributed as dist
 from bench.core.channel import Channel
 from bench.core.codec import decode
 from bench.core.job import Job
 from bench.worker import rank
 rank.join = lambda *about: dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-job = decode(Job, json.loads(sys.argv[1]))
-channel = Channel(socket.socket(fileno=int(sys.argv[2])))
-rank.execute(job, int(os.environ["RANK"]), channel, time.perf_counter_ns())
+ours, theirs = map(Channel, socket.socketpair())
+rank.execute(decode(Job, json.loads(sys.argv[1])), int(os.environ["RANK"]), theirs, time.perf_counter_ns())
+print(ours.wait_for("done")["result"])
 """
 
 
-def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path, repository: Path) -> None:
+def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path) -> None:
     """Functional only: bench gives every rank a GPU of its own, and times of ranks that share one are no results.
 
     It is for the code of a rank to run with more than one of them on a machine with one GPU, where NCCL refuses: both
@@ -55,29 +52,12 @@ def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path, rep
         pytest.skip("the GPU lets in one process at a time: its compute mode is exclusive process")
     options = ON_GPU | {"devices": gpus[:1] * 2, "replicas": 2, "impl": "native", "iters": 3}
     job = json.dumps(asdict(replace(planned("ddp_o2", *one_host(2, gpus[0]), **options).job, logs=str(tmp_path))))
-    common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpus[0], "GLOO_SOCKET_IFNAME": "lo"}
-    path = os.pathsep.join(filter(None, (str(repository), os.environ.get("PYTHONPATH"))))
-    pairs = [socket.socketpair() for _ in range(2)]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", GLOO, job, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            cwd=repository,
-            env={**os.environ, **common, **seen, "RANK": str(number), "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for number, (_, theirs) in enumerate(pairs)
-    ]
-    try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)[-3000:]
-    results = [json.loads(Channel(ours).wait_for("done")["result"]) for ours, _ in pairs]
+    script = tmp_path / "rank.py"
+    script.write_text(GLOO)
+    ranks.run(script, 2, job, json.dumps(seen | {"LOCAL_RANK": "0"}))
+    logs = (script.with_suffix(f".{rank}.log").read_text() for rank in range(2))
+    results = [json.loads(log.splitlines()[-1]) for log in logs]
     for result in results:
         ran = result["effective"]
         told = (ran["backend"], ran["world_size"], ran["device"]["type"], ran["precision"])
