@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Bench, in_this_process, needs_fsdp2
+from conftest import Bench, needs_fsdp2
 from standin.documents import document, with_records
 from standin.schemas import document_in
 from standin.sessions import load_of, parts_of
@@ -18,29 +18,27 @@ from bench.core.errors import BenchError
 from bench.core.job import Checkpoint
 from bench.experiments import checkpoint as experiment
 from bench.experiments.checkpoint import CheckpointLook, CheckpointRecord, Checkpoints, checkpoints, sentences
-from bench.sites.local import WorkerHost
 from bench.worker import checkpoint
 from bench.worker.precision import ApexAmp, precision_of
 
 WEIGHTS_MIB = 4 * (32 * 32 + 32 + 32 * 10 + 10) / 2**20
 
 
-def run(host: WorkerHost, here: Path, *options: str, status: int = 0) -> dict[str, Any]:
-    (here / "mlp.py").write_text(MLP.replace("lr=0.01", "lr=0.01, momentum=0.9"))
-    small = ("--workload", str(here / "mlp.py"), "--device", "cpu", "--warmup", "1", "--iters", "1", "--no-parity")
-    with pytest.MonkeyPatch.context() as patch:
-        given = ("run", *small, "--setting", "width=32", "--out", str(here / "out"), *options)
-        assert in_this_process(host, patch, given) == status
-    found = document_in(here / "out")
-    assert found["complete"] and not any((here / "out").glob("*/.scratch"))
+def run(run_here: Bench, *options: str, status: int = 0) -> dict[str, Any]:
+    Path("mlp.py").write_text(MLP.replace("lr=0.01", "lr=0.01, momentum=0.9"))
+    small = ("--workload", "mlp.py", "--device", "cpu", "--warmup", "1", "--iters", "1", "--no-parity")
+    done = run_here("run", *small, "--setting", "width=32", *options)
+    assert done.code == status, done.err
+    found = document_in(Path("results"))
+    assert found["complete"] and not any(Path("results").glob("*/.scratch"))
     return found
 
 
 @needs_fsdp2
 @pytest.mark.parametrize("how", ["torch", "dcp_async"])
-def test_what_is_saved_comes_back(host: WorkerHost, tmp_path: Path, how: str) -> None:
+def test_what_is_saved_comes_back(run_here: Bench, how: str) -> None:
     names = ["fsdp2", "zero1", "ddp_o2"] if how == "torch" else ["fsdp2", "zero1"]
-    found = run(host, tmp_path, "--scenario", ",".join(names), "--checkpoint", f"every=3,how={how}")
+    found = run(run_here, "--scenario", ",".join(names), "--checkpoint", f"every=3,how={how}")
     saved = {one["scenario"]: one for one in found["experiments"]["checkpoint"]["launches"]}
     assert saved.keys() == {*names}
     for one in saved.values():
@@ -49,9 +47,9 @@ def test_what_is_saved_comes_back(host: WorkerHost, tmp_path: Path, how: str) ->
         assert 2 * WEIGHTS_MIB < one["size_mib"] < 2 * WEIGHTS_MIB + 0.1
 
 
-def test_a_disk_without_room(host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room(run_here: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment.shutil, "disk_usage", lambda path: SimpleNamespace(free=50 * 2**20))
-    found = run(host, tmp_path, "--scenario", "ddp", "--checkpoint", "every=5", status=1)
+    found = run(run_here, "--scenario", "ddp", "--checkpoint", "every=5", status=1)
     assert [one["status"] for one in found["launches"]] == ["ok"]
     (one,) = found["experiments"]["checkpoint"]["launches"]
     assert one["status"] == "error" and "50 MiB are free on the disk of the run; free space there, or" in one["reason"]

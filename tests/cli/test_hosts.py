@@ -21,12 +21,10 @@ def two(tmp_path: Path, repository: Path) -> list[dict[str, str]]:
 
 def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]], tmp_path: Path) -> None:
     options = (*TINY, "--scenario", "dp,single", "--iters", "3", "--json")
-    with hosts.start(tmp_path, 0, two[0], *options) as leader:
-        (follower,) = hosts.run(tmp_path, two[1:], *options)
-        out, said = leader.communicate(timeout=hosts.LIMIT_S)
-    assert (leader.returncode, follower.code) == (0, 0), said + follower.err
-    run = json.loads(out)
-    assert follower.out == "" and [one.name for one in (tmp_path / "host0" / "results").iterdir()] == [run["run"]]
+    leader, follower = hosts.run(tmp_path, two, *options)
+    assert (leader.code, follower.code) == (0, 0), leader.err + follower.err
+    run = leader.document
+    assert follower.out == "" and [one.name for one in tmp_path.glob("host*/results/*")] == [run["run"]]
     names = [host["name"] for host in run["hosts"]]
     assert len(set(names)) == 2 and f"{names[1]} takes launches from {names[0]}" in follower.err
     by_name = {launch["scenario"]: launch for launch in run["launches"]}
