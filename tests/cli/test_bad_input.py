@@ -49,7 +49,6 @@ CASES: dict[str, Case] = {
     "no scenario": ((*CPU, "--scenario", ","), ("--scenario", "no scenario is named")),
     "scenario named twice": ((*CPU, "--scenario", "ddp,ddp"), ("--scenario", "ddp", "twice", "--launches")),
     "scenario file missing": ((*CPU, "--scenario", "{here}/absent.py"), ("--scenario", "{here}/absent.py")),
-    "syntax error": ((*CPU, "--scenario", "{here}/broken.py"), ("--scenario", "{here}/broken.py:2")),
     "name of the reference": ((*CPU, "--scenario", "{here}/reference.py"), ("the name 'reference'", "rename the")),
     "a set beside scenarios": ((*CPU, "--set", "all", "--scenario", "ddp"), ("--set: --scenario names scenarios",)),
     "unknown site": ((*CPU, "--site", "locla"), ("--site: there is no site 'locla'; did you mean local?",)),
@@ -149,7 +148,6 @@ def here(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir(parents=True)
     for name, text in {
         "file": "",
-        "broken.py": "import os\nx = = 1\n",
         "reference.py": GOOD,
         "b\udce9/a.py": GOOD,
         **{f"newer/apex/{folder}__init__.py": "" for folder in ("", "normalization/", "optimizers/")},

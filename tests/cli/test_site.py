@@ -115,7 +115,6 @@ BEGIN = "from bench.seams.site import Site\nSITE = Site(summary='x')\n"
 ONCE = "import os\nif os.path.exists('executed'):\n    os._exit(0)\nopen('executed', 'w')\n"
 MUTE = "class Mute(BaseException):\n    __str__ = None\n"
 NO_SITE = {
-    "no summary": ("from bench.seams.site import Site\nSITE = Site(summary=3)", "summary must be str, not int"),
     "no function": (BEGIN, "has no function connect; define connect(options)"),
     "nothing": (f"{BEGIN}def connect(options): ...", "returned NoneType; return what performs launches, such as Work"),
     "an error": (f"{BEGIN}def connect(options): 1 / 0", "site.py:3 fails to connect: ZeroDivisionError"),

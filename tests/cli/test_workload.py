@@ -69,9 +69,6 @@ Changed = tuple[Callable[[str], str], tuple[str, ...]]
 
 WRONG: dict[str, Changed] = {
     "no declaration": (replaced("WORKLOAD =", "WORKLAOD ="), ("declares no WORKLOAD", "add WORKLOAD = Workload(...)")),
-    "another type": (replaced("WORKLOAD = Workload(", "WORKLOAD = dict("), ("declares no WORKLOAD",)),
-    "a field missing": (replaced('unit="samples", ', ""), ("mine.py:5", "'unit'", "fix the file")),
-    "a field of a wrong type": (replaced('unit="samples"', "unit=3"), ("unit must be str, not int", "fix the file")),
     "a batch that is none": (replaced('"cpu": 64', '"cpu": 0'), ("global_batch=0", "at least 1")),
     "a batch for half of the devices": (replaced('"cuda": 4096', '"tpu": 1'), ("global_batch=", "cpu and cuda")),
     "a setting of a wrong type": (replaced('"width": 256', '"width": None'), ("settings['width'] must be",)),

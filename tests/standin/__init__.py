@@ -48,15 +48,13 @@ def documented(declares: str) -> str:
     return source
 
 
-def install(
-    site: Path, named: dict[str, str], files: dict[str, str], package: str = "theirs", seam: str = "scenarios"
-) -> None:
-    """In ``site``, a package with these ``files`` and these modules of a seam by their entry points."""
+def install(site: Path, named: dict[str, str], files: dict[str, str], package: str = "theirs") -> None:
+    """In ``site``, a package with these ``files`` and these modules with scenarios by their entry points."""
     metadata = site / f"{package}-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     lines = [f"{name} = {module}" for name, module in named.items()]
-    (metadata / "entry_points.txt").write_text("\n".join([f"[bench.{seam}]", *lines, ""]))
+    (metadata / "entry_points.txt").write_text("\n".join(["[bench.scenarios]", *lines, ""]))
     for name, text in files.items():
         (site / name).write_text(text)
 
