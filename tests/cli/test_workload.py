@@ -85,7 +85,6 @@ WRONG: dict[str, Changed] = {
     ("asked", "says"),
     [
         (("--workload", "resnet11"), ("--workload", "did you mean resnet101")),
-        (("--workload", "./absent.py"), ("--workload", "absent.py")),
         (("--workload", "./resnet101.py"), ("--workload", "takes the name", "rename the file")),
         (("--workload", "./mlp.py", "--model", "resnet18"), ("--model", "mlp has no setting 'model'", "width")),
         (("--workload", "./mlp.py", "--image-size", "32"), ("--image-size", "'image_size'", "width")),
