@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Bench, needs_fsdp2
-from standin.documents import document, with_records
+from standin.documents import document, launch, with_records
 from standin.schemas import document_in
 from standin.sessions import load_of, parts_of
 from standin.workloads import tiny
@@ -99,9 +99,8 @@ def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_cost_of_a_step() -> None:
     look = CheckpointLook(saving_ms=(26.0, 28.0), plain_ms=(20.0, 20.0), save_ms=(5.0, 7.0), load_ms=40, next_step_ms=4)
     slower = replace(look, saving_ms=(30.0, 28.0), load_ms=60.0)
-    (launch,) = document(launches=[{"scenario": "ddp"}]).launches
     how = {"every": 2, "steps": 2, "how": "torch", "size_mib": 3.0}
-    one = CheckpointRecord.of(launch, saves=(look, slower), **how)
+    one = CheckpointRecord.of(launch(scenario="ddp"), saves=(look, slower), **how)
     two = replace(one, saves=(replace(look, saving_ms=(28.0, 28.0)),))
     failed = replace(one, scenario="single", status="error", reason="no room")
     found = with_records(document(), Checkpoints(launches=(one, two, failed)))
@@ -119,10 +118,9 @@ def test_the_cost_of_a_step() -> None:
 @pytest.mark.parametrize(("saving_ms", "repeats"), [((10.0, 25.0), 1), ((12.0,), 1), ((10.0,), 3)])
 def test_a_cost_that_is_not_shown(saving_ms: tuple[float, ...], repeats: int) -> None:
     """Cycles with a save that took no longer than those without: no negative cost, and none from noise."""
-    (launch,) = document(launches=[{"scenario": "ddp"}]).launches
     plain = (20.0,) * len(saving_ms)
     look = CheckpointLook(saving_ms=saving_ms, plain_ms=plain, save_ms=plain, load_ms=40, next_step_ms=4)
-    one = CheckpointRecord.of(launch, saves=(look,), every=2, steps=2, how="torch", size_mib=3.0)
+    one = CheckpointRecord.of(launch(scenario="ddp"), saves=(look,), every=2, steps=2, how="torch", size_mib=3.0)
     found = with_records(document(), Checkpoints(launches=(one,) * repeats))
     (said,) = sentences(found)
     assert "costs nothing that is distinguishable from 0" in said and " (nan" not in said
