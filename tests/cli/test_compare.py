@@ -1,6 +1,5 @@
 """``bench compare``: what it prints, what it writes, and what it refuses."""
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +28,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return measured(folder / "a", count=4), measured(folder / "b", seed=2, count=4, slower=1.1)
 
 
-def verdicts(text: str) -> dict[tuple[str, str], str]:
-    return {(row["scenario"], row["metric"]): row["verdict"] for row in json.loads(text)["comparisons"]}
+def verdicts(document: dict[str, Any]) -> dict[tuple[str, str], str]:
+    return {(row["scenario"], row["metric"]): row["verdict"] for row in document["comparisons"]}
 
 
 def test_only_the_slower_scenario_is_named(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
@@ -41,13 +40,13 @@ def test_only_the_slower_scenario_is_named(bench: Bench, tmp_path: Path, pair: t
     (line,) = [line for line in out.splitlines() if "slower:" in line]
     assert "\nnote: each run's drift is taken out of times" in out, "so base and new need not give the ratio"
     assert line.startswith("ddp_o2: slower: step time +") and "no difference found: step time of ddp" in out
-    code, out, err = bench("compare", base, new, "--json")
-    document, found = json.loads(out), verdicts(out)
+    said = bench("compare", base, new, "--json")
+    document, found = said.well(), verdicts(said.document)
     assert (document["base"]["run"], document["new"]["run"], document["files"]) == (base.name, new.name, [])
     assert found["ddp_o2", "step_time"] == found["ddp_o2", "throughput"] == "slower"
     assert found["ddp", "step_time"] == found["ddp_o2", "peak_memory"] == "no difference found"
     assert found["ddp", "energy"] == found["ddp", "loss_parity"] == "not comparable"
-    assert code == 0 and "ddp_o2: slower" in err and not list(tmp_path.iterdir()), "nothing is written unasked"
+    assert "ddp_o2: slower" in said.err and not list(tmp_path.iterdir()), "nothing is written unasked"
 
 
 def test_energy_and_memory_of_gpus_have_verdicts_too(bench: Bench, tmp_path: Path) -> None:
@@ -62,17 +61,16 @@ def test_energy_and_memory_of_gpus_have_verdicts_too(bench: Bench, tmp_path: Pat
                 times = [[ms * factor for ms in rank] for rank in one.steps_ms]
                 launches.append(replace(one, steps_ms=times, watts=power))
         sides.append(write_run(tmp_path / f"out{seed}", launches, gpus=GPUS))
-    code, out, _ = bench("compare", *sides, "--json")
-    found = verdicts(out)
-    assert code == 0 and found["dp", "energy"] == found["ddp", "energy"] == "less"
+    found = verdicts(bench("compare", *sides, "--json").well())
+    assert found["dp", "energy"] == found["ddp", "energy"] == "less"
     assert found["dp", "peak_memory"] == "no difference found", "the very same peak in every launch"
 
 
 def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
     run = measured(tmp_path / "results", count=3, also=[GONE])
-    code, out, _ = bench("compare", run.name, "--scenario", "ddp_o2", "--json")
-    (time,) = [row for row in json.loads(out)["comparisons"] if row["metric"] == "step_time"]
-    assert (code, time["against"], time["verdict"]) == (0, "ddp", "faster")
+    document = bench("compare", run.name, "--scenario", "ddp_o2", "--json").well()
+    (time,) = [row for row in document["comparisons"] if row["metric"] == "step_time"]
+    assert (time["against"], time["verdict"]) == ("ddp", "faster")
     code, out, _ = bench("compare", "latest", "--scenario", "ddp,dp", "--against", "ddp_o2")
     assert code == 0 and "ddp against ddp_o2: slower" in out
     assert "dp: not comparable: dp: it is 'unsupported'" in out

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import Bench, Plotting, done_here
 from standin import documented
+from standin.schemas import document_in
 
 from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.report import plots
-from bench.runs.reader import read
 from bench.sites.local import WorkerHost
 
 MLP = documented("WORKLOAD = ")
@@ -185,6 +185,5 @@ def test_a_disobeyed_setting(change: Callable[[str], str], says: str, run_here: 
     (tmp_path / "mine.py").write_text(change(MLP))
     work = ("--workload", str(tmp_path / "mine.py"), "--no-parity")
     assert run_here("run", *work, *SMALL, "--out", str(tmp_path / "out")).code == 1
-    (path,) = (tmp_path / "out").iterdir()
-    (launch,) = read(str(path)).document.launches
-    assert launch.status == "error" and says in str(launch.reason)
+    (launch,) = document_in(tmp_path / "out")["launches"]
+    assert launch["status"] == "error" and says in launch["reason"]
