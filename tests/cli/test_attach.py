@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from conftest import Bench, Plotting
 from standin.hosts import free_port
+from standin.processes import piped
 from standin.schemas import only_run
 
 from bench import machine
@@ -187,9 +188,8 @@ def test_what_cannot_be_measured_is_one_line(bench: Bench, case: str) -> None:
 def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Path, repository: Path) -> None:
     told = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.05; done"
     command = [PYTHON, "-m", "bench", "attach", "--out", str(tmp_path), "--", "bash", "-c", told]
-    about: dict[str, Any] = {"cwd": repository, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 (a shell's background job ignores it)
-    with subprocess.Popen(command, preexec_fn=default, **about) as process:
+    with piped(command, repository, preexec_fn=default) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=20)

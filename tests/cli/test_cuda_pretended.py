@@ -17,6 +17,7 @@ import pytest
 import torch
 from standin import MIB, ROOT, Driver, compiled, documented
 from standin.planted import planted
+from standin.processes import piped
 
 from bench.analyse.parity import NOT_FINITE, SAME
 from bench.machine import lock
@@ -72,10 +73,9 @@ def waited(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
     command += [*MLP_ON_TWO, "--iters", "2", "--launches", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
-        about: dict[str, Any] = {"cwd": here, "env": environment, "text": True}
         with lock.acquire((C,), wait=False, say=print):
             driver.write_text(free + f"process {C} {os.getpid()} {2048 * MIB}\n")
-            running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **about)
+            running = piped(command, here, env=environment)
             assert running.stderr is not None
             first = running.stderr.readline()
             driver.write_text(free)

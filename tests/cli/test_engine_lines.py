@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from standin import ROOT, hosts, program
 from standin.hosts import ADDRESSES, TINY, Link
-from standin.processes import descendants, wait_for
+from standin.processes import descendants, piped, wait_for
 
 LINES = re.findall(r"^.* -m bench run --scenario ddp$", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
 STATIC, C10D, SRUN, PLAIN = LINES
@@ -54,10 +54,9 @@ class Engine:
         inside = () if self.link is None or slurm else self.link.inside(index)
         for number in range(2):
             (self.folder / f"host{number}").mkdir(exist_ok=True)
-        about: dict[str, Any] = {"cwd": self.folder / f"host{index}", "env": self.environments[index], "text": True}
-        about |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        about: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
         command = [*inside, "bash", "-c", " ".join([line, *options])]
-        with subprocess.Popen(command, start_new_session=True, **about) as running:
+        with piped(command, self.folder / f"host{index}", env=self.environments[index], **about) as running:
             try:
                 yield running
             finally:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from bench.runs.check import findings
 from standin import Said
-from standin.processes import family
+from standin.processes import family, piped
 
 TINY = ("--scenario", "ddp", "--workload", "fashion_mlp", "--no-parity", "--device", "cpu", "--warmup", "1")
 LIMIT_S = 120.0
@@ -117,15 +117,8 @@ def start(
     """A verb on one host, in its own folder. ``inside``: what starts it there."""
     home = folder / f"host{index}"
     home.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [*inside, sys.executable, "-m", "bench", verb, *options],
-        cwd=home,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [*inside, sys.executable, "-m", "bench", verb, *options]
+    return piped(command, home, env=dict(environment), stdin=subprocess.DEVNULL)
 
 
 def run(

@@ -21,6 +21,12 @@ FASHION = ["--device", "cpu", "--workload", "fashion_mlp", "--warmup", "1"]
 GONE_S = 5.0
 
 
+def piped(asked: Sequence[str], here: Path, **options: Any) -> "subprocess.Popen[str]":
+    """A process whose output is read."""
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(asked, cwd=here, text=True, **(pipes | options))
+
+
 def command(out: Path, *more: str, small: Sequence[str] = SMALL) -> list[str]:
     return [sys.executable, "-m", "bench", "run", *small, "--out", str(out), *more]
 
@@ -28,15 +34,7 @@ def command(out: Path, *more: str, small: Sequence[str] = SMALL) -> list[str]:
 def start(
     repository: Path, out: Path, *more: str, small: Sequence[str] = SMALL, **options: Any
 ) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        command(out, *more, small=small),
-        cwd=repository,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **options,
-    )
+    return piped(command(out, *more, small=small), repository, start_new_session=True, **options)
 
 
 def descendants(pid: int) -> list[int]:
