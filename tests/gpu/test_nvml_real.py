@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import torch
 from conftest import measures_a_gpu
+from standin import ROOT
 from standin.frames import iterations
-from standin.processes import wait_for
+from standin.processes import piped, wait_for
 
 from bench import machine
 from bench.analyse import devices
@@ -50,13 +51,9 @@ for line in sys.stdin:
 
 class Rank:
     def __init__(self, uuid: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "2048"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuid},
-        )
+        command = [sys.executable, "-c", PROGRAM, "2048"]
+        seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuid}
+        self.process = piped(command, ROOT, env=os.environ | seen, stdin=subprocess.PIPE, stderr=None)
         self.pid = self.process.pid
         self.reserved_mib = float(self._line().split()[1])
 

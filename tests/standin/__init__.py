@@ -129,13 +129,8 @@ class Driver:
 
 def python(code: str, environment: dict[str, str], *, path: tuple[Path, ...] = ()) -> str:
     search = os.pathsep.join(str(folder) for folder in (*path, ROOT))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": search, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    about = os.environ | {"PYTHONPATH": search} | environment
+    done = subprocess.run([sys.executable, "-c", code], env=about, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
