@@ -54,7 +54,6 @@ CASES: dict[str, Case] = {
     "unknown site": ((*CPU, "--site", "locla"), ("--site: there is no site 'locla'; did you mean local?",)),
     # the batch
     "uneven batch": ((*CPU, "--ranks", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
-    "batch smaller than the ranks": ((*CPU, "--nproc", "4", "--global-batch", "3"), ("--global-batch", "use 4")),
     "two batches": ((*CPU, "--global-batch", "8", "--batch-per-rank", "4"), ("--global-batch", "--batch-per-rank")),
     # numbers
     **{name: ((*CPU, name, "0"), (f"{name}: '0'", "at least 1")) for name in COUNTS},
