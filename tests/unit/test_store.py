@@ -121,17 +121,6 @@ def test_what_double_precision_alone_holds_is_infinite(tmp_path: Path) -> None:
     assert run.steps["loss"][0] == math.inf and math.isnan(run.steps["loss"][1])
 
 
-def test_a_launch_does_not_rewrite_what_was_there(tmp_path: Path) -> None:
-    writer = RunWriter(str(tmp_path), document())
-    versions = set()
-    for number in range(1, 31):
-        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")])
-        versions.add(os.stat(os.path.join(writer.path, "run.json")).st_mtime_ns)
-    assert 2 < len(versions) < 20 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
-    whole = read(writer.path, allow_incomplete=True)
-    assert [one.launch for one in whole.document.launches] == list(range(1, 31)) == list(whole.steps["launch"])
-
-
 def test_a_launch_of_an_experiment_is_appended(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     sizes = []
@@ -161,6 +150,7 @@ def test_a_torn_journal_is_read_up_to_there(tmp_path: Path) -> None:
         assert launches == list(part.steps["launch"]) == list(range(1, len(launches) + 1))
         seen.add(len(launches))
     assert seen == set(range(in_run_json, 29)), "one launch a line, and the last line is torn"
+    assert not (path / "steps.parquet").exists(), "a launch rewrites no table"
 
 
 @pytest.mark.parametrize("line", [5, ["+", [1]], [".", {"launches": ["-", []]}], [".", {"nothing": ["+", [1]]}]])
