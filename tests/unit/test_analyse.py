@@ -35,15 +35,6 @@ def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.
     return summary(document(*launches), values, peaks(memory(()) if used is None else used)).set_index("scenario")
 
 
-def test_p95_of_a_launch_and_of_several() -> None:
-    one = [float(value) for value in range(1, 12)]  # of 1 to 11 the 95th percentile is halfway between the last two
-    two = [value + 4.0 for value in one]
-    assert launch_stats(pd.DataFrame(step_rows(0, "ddp", one))).frame["p95_ms"].tolist() == [pytest.approx(10.5)]
-    rows = step_rows(0, "ddp", one) + step_rows(1, "ddp", two, repeat=1)
-    table = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows)
-    assert table.loc["ddp", "step_p95_ms"] == pytest.approx((10.5 * 14.5) ** 0.5)
-
-
 @pytest.mark.parametrize("ddp", [[], [launch(1, "ddp", "oom", "out of memory")]])
 def test_without_figures_of_ddp_nothing_is_relative(ddp: list[dict[str, Any]]) -> None:
     table = summarised(launch(0, "single"), *ddp, steps=step_rows(0, "single", [8.0]))
