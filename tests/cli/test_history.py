@@ -242,6 +242,8 @@ def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, told: Benc
     assert f"{last} step time of ddp.\n" in out
     assert f"{last} step time of ddp." in (tmp_path / "reports" / "history.html").read_text()
     assert "The gate stops" not in told(tmp_path / "nights", "--scenario", "dp")[1]
+    gated.nights(tmp_path / "over", 12, ("ddp",), slower=lambda night, scenario: 1.2 if night == 10 else 1.0)
+    assert "The gate stops" not in told(tmp_path / "over")[1], "it stopped the night before"
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,10 @@ def test_what_differs_is_refused(bench: Bench, tmp_path: Path, options: tuple[st
 
 
 def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
-    rows = [f"{name},{launch},{ms}" for name, ms in (("ddp", 40), ("dp", 50)) for launch in "abc" for _ in range(3)]
+    rows = [f"{name},{launch},{ms}" for name, ms in (("dp", 50), ("ddp", 40)) for launch in "abc" for _ in range(3)]
     run = imported(bench, "times.csv", "\n".join(["scenario,launch,step_ms", *rows]), "--warmup", "1")
     launches = [(one.scenario, one.repeat, one.warmup, one.iters) for one in run.document.launches]
-    assert launches == [(name, repeat, 1, 2) for name in ("ddp", "dp") for repeat in range(3)]
+    assert launches == [(name, repeat, 1, 2) for name in ("dp", "ddp") for repeat in range(3)], "in the file's order"
     assert run.document.workload.warmup == 1
     assert bench("check", "--rows", run.path)[0] == 0
     code, out, _ = bench("compare", run.path, "--scenario", "dp")

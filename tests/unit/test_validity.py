@@ -182,8 +182,12 @@ def memory(*samples: tuple[str, int, float]) -> pd.DataFrame:
 SAMPLES = memory(("node1", -50, 100.0), ("node1", 200, 300.0), ("node2", 0, 250.0), ("node2", 130, 200.0))
 
 
-def test_an_iteration_has_one_clock() -> None:
-    table = iterations(steps()).frame
+@pytest.mark.parametrize("ahead_ns", [0, 10**15])
+def test_an_iteration_has_one_clock(ahead_ns: int) -> None:
+    """The second host's clock is behind that of the first, or ahead of it."""
+    rows = steps()
+    rows.loc[rows["host"] == "node2", "start_ns"] += ahead_ns
+    table = iterations(rows).frame
     assert list(table["ranks"]) == [2, 2, 2] and list(table["rank"]) == [1, 1, 1]
     assert list(table["step_ms"]) == [110.0] * 3 and list(table["elapsed_s"]) == pytest.approx([0.11, 0.22, 0.33])
     assert set(table["host"]) == {"node1"}
