@@ -61,8 +61,11 @@ def test_energy_and_memory_of_gpus_have_verdicts_too(bench: Bench, tmp_path: Pat
                 times = [[ms * factor for ms in rank] for rank in one.steps_ms]
                 launches.append(replace(one, steps_ms=times, watts=power))
         sides.append(write_run(tmp_path / f"out{seed}", launches, gpus=GPUS))
-    found = verdicts(bench("compare", *sides, "--json").well())
+    document = bench("compare", *sides, "--json").well()
+    found = verdicts(document)
     assert found["dp", "energy"] == found["ddp", "energy"] == "less"
+    base = {(row["scenario"], row["metric"]): row["base"] for row in document["comparisons"]}
+    assert base["ddp", "energy"] == pytest.approx(1000 * (310 + 330) * 0.25 / 8, rel=0.01), "of 1,000 images"
     assert found["dp", "peak_memory"] == "no difference found", "the very same peak in every launch"
 
 
