@@ -119,9 +119,14 @@ def test_the_model_of_gpu_or_cpu_must_be_the_same(base: Digest, new: Digest) -> 
     ("name", "ours", "theirs", "said"),
     [
         ("torch", "2.9.0", "2.10.0", "torch: 2.9.0 against 2.10.0"),
+        ("driver", "550.1", "560.2", "driver: 550.1 against 560.2"),
         ("cuda", "12.6", "13.0", "CUDA: 12.6 against 13.0"),
+        ("cudnn", 91002, 91300, "cuDNN: 91002 against 91300"),
+        ("nccl", "2.27", "2.28", "NCCL: 2.27 against 2.28"),
         ("host", "host", "other", "host: host against other"),
         ("cores", 2, 8, "cores: 2 against 8"),
+        ("governor", "performance", "powersave", "governor: performance against powersave"),
+        ("bench", "0.1.0", "0.2.0", "bench: 0.1.0 against 0.2.0"),
         ("power_limit_w", [300.0, 300.0], [300.0, 250.0], "power limit (W): 300, 300 against 250, 300"),
     ],
 )
