@@ -44,15 +44,6 @@ def test_equal_ends_end_the_search(noise: float, alike: bool) -> None:
     assert (bisection.ends_alike, launches < 100) == (alike, alike) and not bisection.over
 
 
-def test_noise_takes_more_launches() -> None:
-    launches = []
-    for noise in (0.005, 0.05):
-        bisection = Bisection([str(number) for number in range(16)])
-        launches.append(searched(bisection, 6, 0.1, noise, 300))
-        assert bisection.high == 6 and bisection.over
-    assert launches[1] > 2 * launches[0]
-
-
 def test_one_slow_launch_decides_nothing() -> None:
     bisection = Bisection(["a", "b", "c"])
     for number in range(3):
