@@ -90,13 +90,6 @@ def test_an_image_depends_on_seed_and_index_alone() -> None:
     assert not torch.equal(image, example_of(workload(image_size=8, seed=1))(5)[0])
 
 
-def test_the_loader_goes_round_the_pool_in_order() -> None:
-    pool = data.batches(WORKLOAD, 1, range(1), pin=False)
-    load = data.feeds(WORKLOAD, 1, [range(1)], torch.device("cpu"))
-    seen = [load()[1] for _ in range(2 * len(pool))]
-    assert all(torch.equal(labels, pool[step % len(pool)][1]) for step, labels in enumerate(seen))
-
-
 @pytest.fixture
 def real(tmp_path: Path) -> Training:
     """26 examples, each its own number, in global batches of 8: three in an epoch."""
