@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import standin
 from standin import refusal
-from standin.gated import TEN
 from standin.processes import nobody_left
 
 from bench.core.control_group import available_memory_bytes
@@ -45,15 +44,6 @@ def scenario_file(folder: Path, text: str, name: str = "mine") -> str:
     path = folder / f"{name}.py"
     path.write_text(text)
     return str(path)
-
-
-def test_a_scenario_of_an_installed_package(install: Install) -> None:
-    site = install({"hierarchical": "their_module"}, {"their_module.py": GOOD})
-    names = list(discover.names())
-    assert names[:10] == [*TEN] and names[-1] == "hierarchical"
-    assert discover.resolve("hierarchical") == ("hierarchical", str(site / "their_module.py"))
-    assert "their_module" not in sys.modules
-    assert switching.load(*discover.resolve("hierarchical")).scenario.summary == "mine"
 
 
 @pytest.mark.parametrize(("name", "packages"), [("ddp", ["theirs"]), ("hierarchical", ["first", "second"])])
