@@ -31,6 +31,7 @@ def test_one_process_holds_what_all_ranks_hold() -> None:
     for step, (images, labels) in enumerate(alone):
         assert torch.equal(images, torch.cat([rank[step][0] for rank in ranks]))
         assert torch.equal(labels, torch.cat([rank[step][1] for rank in ranks]))
+    assert not torch.equal(alone[0][0], alone[1][0]), "each step has others"
 
 
 class Pair(NamedTuple):
