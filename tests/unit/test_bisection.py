@@ -12,7 +12,7 @@ from bench.words.bisected import in_words
 
 
 def searched(bisection: Bisection, slower_from: int, step: float, noise: float, blocks: int, drift: float = 0.0) -> int:
-    """Do so many blocks, of candidates called by their number. Returns how many launches there were."""
+    """Do this many blocks, of candidates called by their number. Returns how many launches there were."""
     draw, done = random.Random(1), 0
     for _ in range(blocks):
         values = {}
@@ -59,6 +59,10 @@ def test_a_skipped_one_is_stepped_over() -> None:
     bisection.skipped["4"] = "it does not run"
     searched(bisection, 4, 0.2, 0.005, 60)
     assert bisection.over and (bisection.low, bisection.high) == (3, 5)
+    begun = Bisection([str(number) for number in range(8)])
+    begun.add({"0": 1.0, "4": 1.1, "7": 1.2})
+    begun.skipped["6"] = "it does not run"
+    assert begun.candidate == "4", "which has a launch, though 3 is in the middle now"
 
 
 def test_blocks_alternate_between_two_candidates() -> None:

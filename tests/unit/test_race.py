@@ -43,6 +43,17 @@ def test_a_single_slow_launch_drops_nobody() -> None:
     assert race.launches("7") == 1 and "7" not in race.beaten
 
 
+def test_every_other_round_goes_backwards() -> None:
+    race, rounds = Race(["a", "b", "c"]), list[list[str]]()
+    for _ in range(2):
+        rounds.append([])
+        for name in race.round():
+            race.add(name, 100.0 + 0.01 * len(race.launched))
+            rounds[-1].append(name)
+        race.end_round()
+    assert rounds == [["a", "b", "c"], ["c", "b", "a"]]
+
+
 def test_equals_are_given_up_after_five_launches() -> None:
     race = raced({"a": 100.0, "b": 100.0}, noise=0.05)
     assert race.over and max(race.launches(name) for name in "ab") == MOST_LAUNCHES
