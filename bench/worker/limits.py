@@ -210,7 +210,8 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
         profiled = touch_ms * mean(seen.profiled_faults[at] for at in half)
         fresh = {"step": step, "profiled": profiled}
         longer_ms = mean(profiled_ms[at] for at in half) - mean(quiet_ms[at] for at in quiet) + step - profiled
-        own_us = max(0.0, 1e3 * longer_ms * steps / mean(len(of_all[at]) for at in half))
+        children = mean(sum(len(one.cpu_children) for one in of_the_step(of_all[at], device)) for at in half)
+        own_us = max(0.0, 1e3 * longer_ms * steps / max(1.0, children))
     spent = [by_class(of_all[at], device, own_us) for at in half]
     of_step = {name: mean(one[name] for one in spent) / steps for name in CLASSES}
     of_step["communication"] = max(0.0, of_step["communication"] - mean(hidden_ms(of_all[at]) for at in half) / steps)
@@ -234,13 +235,17 @@ def hidden_ms(events: Iterable[Any]) -> float:
     return hidden_us / 1e3
 
 
+def of_the_step(events: Iterable[Any], device: str) -> list[Any]:
+    """Those that take time of the step: on the CPU not what other threads do meanwhile; nor the wait for data."""
+    known = [event for event in events if event.device_type == DeviceType.CPU]
+    threads = {event.thread for event in known if event.name == "forward"}
+    return [one for one in known if (device != "cpu" or one.thread in threads) and phase_of(one) != "data"]
+
+
 def by_class(events: Iterable[Any], device: str, own_us: float) -> dict[str, float]:
     """Self times of all events by class. ``own_us``: what the profiler adds to the parent of each event."""
-    spent, known = dict.fromkeys(CLASSES, 0.0), [event for event in events if event.device_type == DeviceType.CPU]
-    threads = {event.thread for event in known if event.name == "forward"}
-    for event in known:
-        if (device == "cpu" and event.thread not in threads) or phase_of(event) == "data":
-            continue  # what other threads do at the same time takes no time of the step
+    spent = dict.fromkeys(CLASSES, 0.0)
+    for event in of_the_step(events, device):
         self_us = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
         spent[class_of(event, device)] += (self_us - own_us * len(event.cpu_children)) / 1e3
     return {name: max(0.0, ms) for name, ms in spent.items()}

@@ -389,6 +389,21 @@ def test_what_is_between_operators_is_the_host() -> None:
     assert spent == {"arithmetic": 0.08, "memory": 0.06, "optimizer": 0.0, "communication": 0.0, "host": 0.0}
 
 
+def test_what_the_profiler_takes_is_taken_out_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 ms under it the 10 ms of a plain step are left, whatever other threads do meanwhile."""
+
+    def event(name: str, us: float, children: int = 0, thread: int = 1) -> Any:
+        of = {"self_cpu_time_total": us, "cpu_time_total": 12e3, "cpu_parent": None, "cpu_children": [None] * children}
+        return SimpleNamespace(name=name, thread=thread, device_type=DeviceType.CPU, **of)
+
+    step = [event("ProfilerStep*", 2e3, children=1), event("forward", 4e3, children=3), event("aten::mm", 6e3)]
+    monkeypatch.setattr(worker, "counted", lambda profiler: [*step, *[event("gloo:all_gather", 9e3, 5, thread=2)] * 4])
+    noted: dict[str, Any] = {"quiet": [[1.0, 2.0, 3.0, 4.0]] * 4, "profiles": [None] * 4, "first_touch_us": [0.1]}
+    seen = worker.Seen(**noted, quiet_faults=[0.0] * 4, profiled_faults=[0.0] * 4)
+    spent = worker.spent_ms(seen, 1, "cpu", lambda: None)["spent_ms"]
+    assert sum(spent.values()) == pytest.approx(10.0)
+
+
 def test_an_exchange_that_other_kernels_hide_is_not_exposed() -> None:
     def event(name: str, start: float, end: float, annotation: bool = False, device: Any = DeviceType.CUDA) -> Any:
         of = {"time_range": Interval(1e3 * start, 1e3 * end), "is_user_annotation": annotation}
