@@ -202,6 +202,7 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
     marks = [[one.cpu_time_total for one in events if one.name.startswith(STEP_MARK[:-1])] for events in of_all]
     profiled_ms = [sum(times_us) / 1e3 / steps for times_us in marks]
     half = middle(profiled_ms)
+    of_steps = [of_the_step(of_all[at], device) for at in half]
     own_us, fresh = 0.0, None
     if device == "cpu":
         quiet_ms, touch_ms = [sum(phases_ms) for phases_ms in seen.quiet], median(seen.first_touch_us) / 1e3
@@ -210,9 +211,9 @@ def spent_ms(seen: Seen, steps: int, device: str, alive: Callable[[], object]) -
         profiled = touch_ms * mean(seen.profiled_faults[at] for at in half)
         fresh = {"step": step, "profiled": profiled}
         longer_ms = mean(profiled_ms[at] for at in half) - mean(quiet_ms[at] for at in quiet) + step - profiled
-        children = mean(sum(len(one.cpu_children) for one in of_the_step(of_all[at], device)) for at in half)
+        children = mean(sum(len(one.cpu_children) for one in events) for events in of_steps)
         own_us = max(0.0, 1e3 * longer_ms * steps / max(1.0, children))
-    spent = [by_class(of_all[at], device, own_us) for at in half]
+    spent = [by_class(events, device, own_us) for events in of_steps]
     of_step = {name: mean(one[name] for one in spent) / steps for name in CLASSES}
     of_step["communication"] = max(0.0, of_step["communication"] - mean(hidden_ms(of_all[at]) for at in half) / steps)
     return {"spent_ms": of_step, "fresh_ms": fresh}
@@ -243,9 +244,9 @@ def of_the_step(events: Iterable[Any], device: str) -> list[Any]:
 
 
 def by_class(events: Iterable[Any], device: str, own_us: float) -> dict[str, float]:
-    """Self times of all events by class. ``own_us``: what the profiler adds to the parent of each event."""
+    """Self times of events :func:`of_the_step` by class. ``own_us``: what the profiler adds to the parent of each."""
     spent = dict.fromkeys(CLASSES, 0.0)
-    for event in of_the_step(events, device):
+    for event in events:
         self_us = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
         spent[class_of(event, device)] += (self_us - own_us * len(event.cpu_children)) / 1e3
     return {name: max(0.0, ms) for name, ms in spent.items()}

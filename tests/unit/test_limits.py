@@ -380,12 +380,12 @@ def test_what_is_between_operators_is_the_host() -> None:
         event("gloo:all_reduce", 70.0, thread=1),
         event("aten::mm", 9000.0, thread=2),
     ]
-    spent = worker.by_class(events, "cpu", 2.0)
+    spent = worker.by_class(worker.of_the_step(events, "cpu"), "cpu", 2.0)
     assert spent == pytest.approx(
         {"arithmetic": 0.298, "memory": 0.07, "optimizer": 0.05, "communication": 0.07, "host": 0.135 - 0.006}
     )
     kernels = [event("triton_poi_fused_relu_0", 60.0, forward), event("aten::mm", 80.0, forward)]
-    spent = worker.by_class(kernels, "cuda", 0.0)
+    spent = worker.by_class(worker.of_the_step(kernels, "cuda"), "cuda", 0.0)
     assert spent == {"arithmetic": 0.08, "memory": 0.06, "optimizer": 0.0, "communication": 0.0, "host": 0.0}
 
 
